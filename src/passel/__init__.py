@@ -1,0 +1,1 @@
+"""passel: parallel deep reinforcement learning with the synchronisation scheme as a free axis."""

@@ -1,0 +1,132 @@
+"""The nouns that walk through the rooms: what one room hands to the next."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+Array = NDArray[Any]
+Floats = NDArray[np.float32]
+Bools = NDArray[np.bool_]
+Ints = NDArray[np.int64]
+
+
+class PasselError(Exception):
+    """A mistake with a cause and a cure: the command line prints it alone, without a traceback, and exits with 2."""
+
+
+@dataclass(frozen=True)
+class EnvSpec:
+    """What an environment is, as far as an agent must know before it starts."""
+
+    id: str
+    obs_shape: tuple[int, ...]
+    obs_dtype: np.dtype[Any]
+    n_actions: int
+    reward_threshold: float | None = None
+    max_episode_steps: int | None = None
+    frame_skip: int = 1
+    backend: str = "gymnasium"
+    #: Whether the back-end can rebuild the middle of an episode, so that a resumed run continues it.
+    exact_resume: bool = True
+
+
+@dataclass(frozen=True)
+class Episode:
+    """One finished episode, by the environment's own score."""
+
+    score: float
+    length: int
+
+
+@dataclass(frozen=True)
+class Step:
+    """What came out of one step of N environments, after the boundary contract.
+
+    `next_obs` is the true successor of the observation that was acted on, also when the episode ended there.
+    `obs` is what the next action is taken on: the same, or the first observation of a new episode.
+    `discount` is 0 where the episode terminated and 1 elsewhere, truncation included.
+    `real` is False where the row is no transition at all (a back-end spent this step on a reset).
+    """
+
+    obs: Array
+    next_obs: Array
+    reward: Floats
+    discount: Floats
+    truncated: Bools
+    real: Bools
+    episodes: list[Episode] = field(default_factory=list)
+
+    @property
+    def ended(self) -> Bools:
+        """Where the episode ended, by either way; the chain of returns is cut here."""
+        return self.truncated | (self.discount == 0)
+
+
+@dataclass(frozen=True)
+class Transitions:
+    """K transitions at rest, ready to be stored: (s, a, R, discount, s'), n-step sums already built.
+
+    `discount` multiplies the bootstrap value of `next_obs`: gamma^m, and 0 after a termination.
+    """
+
+    obs: Array
+    action: Ints
+    reward: Floats
+    discount: Floats
+    next_obs: Array
+
+    def __len__(self) -> int:
+        return len(self.action)
+
+
+@dataclass(frozen=True)
+class Batch:
+    """A sample of transitions as tensors [B, ...]; `index` and `weight` are set by a prioritised memory."""
+
+    obs: Tensor
+    action: Tensor
+    reward: Tensor
+    discount: Tensor
+    next_obs: Tensor
+    index: Ints | None = None
+    weight: Tensor | None = None
+
+
+@dataclass(frozen=True)
+class WorkerRow:
+    """One worker's line in a report. `shares` are parts of its time, by stage; they add up to about 1."""
+
+    name: str
+    state: str
+    steps: int
+    updates: int
+    steps_per_second: float
+    shares: Mapping[str, float]
+    staleness: float
+
+
+@dataclass(frozen=True)
+class Report:
+    """The state of a run at one moment: a line of metrics.jsonl, a frame of the display."""
+
+    steps: int
+    frames: int
+    seconds: float
+    episodes: int
+    updates: int
+    return_mean_100: float | None
+    steps_per_second: float
+    updates_per_second: float
+    staleness: float
+    shares: Mapping[str, float]
+    scalars: Mapping[str, float]
+    workers: tuple[WorkerRow, ...]
+    total_steps: int
+    solved_at: float | None = None
+    phase: str = "train"

@@ -28,10 +28,11 @@ ALIGNMENT = 64  # bytes: a cache line, so that two workers' tensors never share 
 
 @dataclass(frozen=True)
 class Spec:
-    """Shape and type of one tensor of an arena."""
+    """Shape and type of one tensor of an arena, and whether a checkpoint must keep it."""
 
     shape: tuple[int, ...]
     dtype: torch.dtype = torch.float32
+    keep: bool = True
 
     @property
     def nbytes(self) -> int:
@@ -103,9 +104,15 @@ class Arena(Tensors):
         self.specs, self.shared, self._fd = state["specs"], True, state["fd"].detach()
         self._map()
 
+    def kept(self) -> dict[str, Tensor]:
+        """The tensors that a checkpoint must keep."""
+        return {name: self[name] for name, spec in self.specs.items() if spec.keep}
+
     def load(self, tensors: Mapping[str, Tensor]) -> None:
-        """Fill from a checkpoint that has exactly the same names, shapes and types."""
+        """Fill from a checkpoint that has exactly the names, shapes and types of what is kept."""
         for name, spec in self.specs.items():
+            if not spec.keep:
+                continue
             found = tensors.get(name)
             if found is None or tuple(found.shape) != spec.shape or found.dtype != spec.dtype:
                 raise PasselError(f"the checkpoint has no {name} of shape {spec.shape} and type {spec.dtype}")

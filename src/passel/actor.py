@@ -1,0 +1,49 @@
+"""The actor: turns environments into experience."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+import numpy as np
+
+from passel.algos.base import Algorithm
+from passel.clock import Clock
+from passel.envs.base import Envs
+from passel.types import Array, Episode, Ints, Step
+
+
+class Sink(Protocol):
+    """Where experience goes."""
+
+    def push(self, obs: Array, actions: Ints, step: Step, steps_so_far: int) -> int: ...
+
+
+class Actor:
+    """Steps N environments at once with an algorithm's acting rule. Runs in: each worker."""
+
+    def __init__(
+        self,
+        envs: Envs,
+        obs: Array,
+        algo: Algorithm,
+        sink: Sink,
+        rng: np.random.Generator,
+        clock: Clock,
+        report: Callable[[list[Episode]], None],
+    ) -> None:
+        self._envs, self._obs, self._algo, self._sink = envs, obs, algo, sink
+        self._rng, self._clock, self._report = rng, clock, report
+
+    def collect(self, steps_so_far: int) -> int:
+        """One step in every environment. Returns how many real transitions came of it."""
+        actions = self._algo.act(self._obs, steps_so_far, self._rng)
+        self._clock.mark("act")
+        step = self._envs.step(actions)
+        self._clock.mark("env")
+        real = self._sink.push(self._obs, actions, step, steps_so_far)
+        self._obs = step.obs
+        if step.episodes:
+            self._report(step.episodes)
+        self._clock.mark("store")
+        return real

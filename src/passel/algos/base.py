@@ -1,0 +1,72 @@
+"""What an algorithm is: an acting rule, a loss, and what data it wants.
+
+An algorithm never knows that processes exist. It does not call `backward()` or `step()`: the scheme does.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+from torch import Tensor
+
+from passel.arena import Spec, Tensors
+from passel.nets.flat import Flat
+from passel.types import Array, Batch, EnvSpec, Ints
+
+
+@dataclass(frozen=True)
+class Loss:
+    """One loss for each network, and what the memory wants to know of it."""
+
+    losses: Mapping[str, Tensor]
+    td_abs: Tensor | None = None
+
+
+class Algorithm(ABC):
+    """One worker's copy of an algorithm. The loops that call it:
+
+        algo = Algorithm(config, spec, tensors)
+        for name, flat in algo.flats.items(): ...         # a scheme shares each network, as one vector
+
+        actions = algo.act(obs, step, rng)                # the actor, for N observations at once
+
+        algo.refresh(version)                             # the learner: the vector has seen so many updates
+        loss = algo.loss(batch)
+
+    `tensors` keeps what the algorithm must not lose between turns; `specs` says which.
+    """
+
+    name: ClassVar[str]
+    summary: ClassVar[str]
+    Config: ClassVar[type[Any]]
+    flats: Mapping[str, Flat]
+
+    @classmethod
+    @abstractmethod
+    def specs(cls, config: Any, spec: EnvSpec) -> dict[str, Spec]: ...
+
+    @abstractmethod
+    def __init__(self, config: Any, spec: EnvSpec, tensors: Tensors) -> None: ...
+
+    @abstractmethod
+    def act(self, obs: Array, step: int, rng: np.random.Generator) -> Ints:
+        """What to do, exploration included, when all workers together have taken `step` steps."""
+
+    @abstractmethod
+    def act_greedily(self, obs: Tensor) -> Tensor:
+        """What to do when it counts: [B, ...] -> [B]."""
+
+    @abstractmethod
+    def refresh(self, version: int) -> None:
+        """The networks' vectors were just pulled, and have seen `version` updates."""
+
+    @abstractmethod
+    def loss(self, batch: Batch) -> Loss: ...
+
+    @abstractmethod
+    def scalars(self, step: int) -> dict[str, float]:
+        """Numbers worth plotting, of the last batch."""

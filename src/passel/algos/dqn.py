@@ -1,0 +1,127 @@
+"""DQN: Q-learning with a target network on replayed experience (Mnih et al. 2015), and four switches on top.
+
+Double (van Hasselt et al. 2016), dueling (Wang et al. 2016), n-step (Sutton 1988) and prioritized replay (Schaul et al.
+2016) are independent of each other: each is one line here, or one choice of memory.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from passel.algos.base import Algorithm, Loss
+from passel.arena import Spec, Tensors
+from passel.config import option
+from passel.maths.q_learning import double_q_learning_target, q_learning_target, q_of_action, weighted_huber
+from passel.maths.schedules import linear
+from passel.nets.flat import Flat
+from passel.nets.q_network import QNetwork
+from passel.types import Array, Batch, EnvSpec, Ints
+
+
+@dataclass(frozen=True)
+class DQNConfig:
+    """DQN's numbers. The defaults learn on small control problems; presets know better for some environments."""
+
+    hidden: tuple[int, ...] = option((128, 128), "Widths of the hidden layers.")
+    lr: float = option(1e-3, "Learning rate.")
+    lr_end: float | None = option(None, "Learning rate at the last step, reached in a straight line; default: constant.")
+    optimizer: Literal["adam", "rmsprop", "sgd"] = option("adam", "Which of torch's optimisers.")
+    optimizer_eps: float = option(1e-8, "The optimiser's epsilon (adam, rmsprop).")
+    momentum: float = option(0.0, "Momentum (rmsprop, sgd).")
+    max_grad_norm: float | None = option(10.0, "Gradients are scaled down to this norm.")
+    gamma: float = option(0.99, "Discount of a step.")
+    batch: int = option(128, "Transitions in a batch.")
+    updates_per_step: float = option(0.25, "Updates for each step that a worker takes in its environments.")
+    warmup: int = option(1_000, "Steps of pure exploration before the first update.")
+    capacity: int = option(100_000, "Transitions that the memories of all workers hold together.")
+    memory: Literal["local", "global"] = option("local", "One memory for each worker, or one for all of them.")
+    n_step: int = option(3, "Rewards summed before the value of a state is asked for.")
+    double: bool = option(True, "The online network chooses the action that the target network values.")
+    dueling: bool = option(False, "Separate heads for the state's value and the actions' advantages.")
+    prioritized: bool = option(False, "Replay surprising transitions more often.")
+    priority_alpha: float = option(0.6, "How much surprise counts: 0 is uniform.", only={"prioritized": True})
+    priority_beta: float = option(
+        0.4, "How much the bias is corrected at first; 1 at the last step.", only={"prioritized": True}
+    )
+    target_every: int = option(500, "Updates between two refreshes of the target network.")
+    target_tau: float = option(1.0, "How far a refresh moves the target network; 1 copies.")
+    epsilon_start: float = option(1.0, "Share of random actions at first.")
+    epsilon_end: float = option(0.02, "Share of random actions in the end.")
+    epsilon_steps: int = option(20_000, "Steps over which it falls, from the first.")
+    huber: float = option(1.0, "Errors beyond this count linearly, not squared.")
+
+
+class DQN(Algorithm):
+    """Acts epsilon-greedily; learns y = R + discount * max_a Q_target(s', a) by the Huber loss."""
+
+    name = "dqn"
+    summary = "Q-learning with a target network on replayed experience; double, dueling, n-step, prioritized"
+    Config = DQNConfig
+
+    @classmethod
+    def specs(cls, config: DQNConfig, spec: EnvSpec) -> dict[str, Spec]:
+        size = len(Flat(_network(config, spec)))
+        return {"target": Spec((size,)), "refreshes": Spec((), torch.int64)}
+
+    def __init__(self, config: DQNConfig, spec: EnvSpec, tensors: Tensors) -> None:
+        self._config, self._n_actions = config, spec.n_actions
+        self._online = _network(config, spec)
+        self._target = _network(config, spec)
+        self._target_flat = Flat(self._target)
+        self._target_flat.bind(values=tensors["target"])
+        self._refreshes = tensors["refreshes"]
+        self.flats = {"q": Flat(self._online)}
+        self._last_q: Tensor | None = None
+
+    def act(self, obs: Array, step: int, rng: np.random.Generator) -> Ints:
+        epsilon = self.epsilon(step)
+        explored = rng.integers(0, self._n_actions, len(obs))
+        if epsilon >= 1:
+            return explored
+        greedy = self.act_greedily(torch.from_numpy(obs)).numpy()
+        return np.where(rng.random(len(obs)) < epsilon, explored, greedy)
+
+    def act_greedily(self, obs: Tensor) -> Tensor:
+        with torch.no_grad():
+            actions: Tensor = self._online(obs).argmax(dim=1)
+        return actions
+
+    def epsilon(self, step: int) -> float:
+        config = self._config
+        if step < config.warmup:
+            return 1.0
+        return linear(config.epsilon_start, config.epsilon_end, step - config.warmup, config.epsilon_steps)
+
+    def refresh(self, version: int) -> None:
+        # The first refresh, at version 0, is what makes the two networks equal at the start.
+        due = version // self._config.target_every + 1
+        if int(self._refreshes) == due:
+            return
+        tau = self._config.target_tau if int(self._refreshes) else 1.0
+        self._target_flat.values.lerp_(self.flats["q"].values, tau)
+        self._refreshes.fill_(due)
+
+    def loss(self, batch: Batch) -> Loss:
+        with torch.no_grad():
+            q_t = self._target(batch.next_obs)
+            if self._config.double:
+                target = double_q_learning_target(batch.reward, batch.discount, q_t, self._online(batch.next_obs))
+            else:
+                target = q_learning_target(batch.reward, batch.discount, q_t)
+        value = q_of_action(self._online(batch.obs), batch.action)
+        self._last_q = value.detach()
+        td_abs = (target - self._last_q).abs() if self._config.prioritized else None
+        return Loss({"q": weighted_huber(value, target, batch.weight, self._config.huber)}, td_abs)
+
+    def scalars(self, step: int) -> dict[str, float]:
+        q = {} if self._last_q is None else {"q_mean": self._last_q.mean().item()}
+        return {"epsilon": self.epsilon(step), **q}
+
+
+def _network(config: DQNConfig, spec: EnvSpec) -> QNetwork:
+    return QNetwork(spec.obs_shape, spec.n_actions, config.hidden, dueling=config.dueling)

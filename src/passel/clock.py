@@ -1,0 +1,25 @@
+"""Where the time goes: seconds by stage, cheap enough to stay switched on."""
+
+from __future__ import annotations
+
+import time
+
+STAGES = ("env", "act", "store", "sample", "learn", "apply", "copy", "wait", "idle")
+
+
+class Clock:
+    """Gives the seconds since the last mark to a stage: every moment belongs to exactly one."""
+
+    def __init__(self) -> None:
+        self.seconds = dict.fromkeys(STAGES, 0.0)
+        self._last = time.perf_counter()
+
+    def mark(self, stage: str) -> None:
+        now = time.perf_counter()
+        self.seconds[stage] += now - self._last
+        self._last = now
+
+    def move(self, seconds: float, source: str, stage: str) -> None:
+        """Some of what was counted as `source` was really spent on `stage`."""
+        self.seconds[source] -= seconds
+        self.seconds[stage] += seconds

@@ -1,0 +1,137 @@
+"""Typed configuration: frozen dataclasses whose fields are the flags, the keys of a TOML file and their help at once."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import tomllib
+import types
+import typing
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+from passel.types import PasselError
+
+T = TypeVar("T")
+
+
+def option(default: Any, help: str, **metadata: Any) -> Any:
+    """A field with its sentence of help."""
+    return field(default=default, metadata={"help": help, **metadata})
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    """What every run has, whatever the algorithm."""
+
+    env: str = option("LunarLander-v3", "Environment: a Gymnasium id, or package:Id-v0 to import the package first.")
+    algo: str = option("dqn", "Algorithm.")
+    sync: str = option("hogwild", "How the learners share the parameters: solo, locked, hogwild, server or allreduce.")
+    place: str = option("processes", "Where the workers run: inline (one process, deterministic) or processes.")
+    workers: int = option(0, "Workers; 0 means one for each usable core (1 under solo).")
+    steps: int = option(0, "Stop after this many agent steps in all workers together; 0 means the preset's number.")
+    seed: int = option(1, "Seed of all random streams.")
+    out: str = option("", "Folder of the run; empty means a new one below runs/.")
+    until_solved: bool = option(True, "Stop when the environment is solved and a greedy evaluation confirms it.")
+    solved_at: float | None = option(None, "Mean return that counts as solved; default: the environment's own threshold.")
+    eval_episodes: int = option(100, "Fresh greedy episodes of an evaluation.")
+    envs: int = option(16, "Environments that each worker steps at once.")
+    backend: Literal["auto", "gymnasium", "envpool"] = option(
+        "auto", "Who steps the environments: envpool where it is known to be equal and installed, else gymnasium."
+    )
+    threads: int = option(0, "Threads of each worker; 0 means 1 for vectors, and an equal part of the cores for images.")
+    shards: int = option(1, "Shards of the parameter server.", only={"sync": "server"})
+    sync_every: int = option(1, "Synchronise after this many updates, with local steps in between.")
+    transport: Literal["auto", "arena", "distributed"] = option(
+        "auto", "What carries an all-reduce: shared memory (arena) or torch.distributed.", only={"sync": "allreduce"}
+    )
+    checkpoint_every: int = option(100_000, "Steps between two checkpoints.")
+    keep_checkpoints: int = option(3, "How many checkpoints to keep.")
+    tensorboard: bool = option(True, "Write TensorBoard events.")
+    quiet: bool = option(False, "Print nothing but errors.")
+
+
+def resolve(
+    cls: type[T], *layers: Mapping[str, Any], known: Iterable[str] = (), where: str = "configuration"
+) -> tuple[T, dict[str, Any]]:
+    """The dataclass made from its defaults and the layers over them, last one wins; and what no field of it took.
+
+    A key that neither `cls` nor `known` has is an error that names the nearest one that exists.
+    """
+    names = {f.name: f for f in dataclasses.fields(cls)}  # type: ignore[arg-type]
+    everything = [*names, *known]
+    hints = typing.get_type_hints(cls)
+    values: dict[str, Any] = {}
+    rest: dict[str, Any] = {}
+    for layer in layers:
+        for raw, value in layer.items():
+            key = raw.replace("-", "_")
+            if key in names:
+                values[key] = coerce(key, value, hints[key])
+            elif key in everything:
+                rest[key] = value
+            else:
+                raise PasselError(unknown_key(raw, everything, where))
+    return cls(**values), rest
+
+
+def unknown_key(key: str, known: Iterable[str], where: str) -> str:
+    nearest = difflib.get_close_matches(key.replace("-", "_"), list(known), n=1, cutoff=0.5)
+    cure = f"Did you mean {nearest[0]}?" if nearest else "`passel train --help` lists them all."
+    return f"there is no setting called {key} in the {where}. {cure}"
+
+
+def coerce(key: str, value: Any, hint: Any) -> Any:
+    """The value in the field's type, or an error that says which type was expected."""
+    if isinstance(hint, types.UnionType):
+        if value is None:
+            return None
+        (hint,) = (part for part in typing.get_args(hint) if part is not type(None))
+    if typing.get_origin(hint) is Literal:
+        choices = typing.get_args(hint)
+        if value not in choices:
+            raise PasselError(f"{key} is {value!r}, and must be one of {', '.join(map(str, choices))}")
+        return value
+    if typing.get_origin(hint) is tuple:
+        if not isinstance(value, list | tuple) or not all(type(v) is int and v > 0 for v in value):
+            raise PasselError(f"{key} is {value!r}, and must be a list of positive whole numbers such as [128, 128]")
+        return tuple(value)
+    if hint is float and type(value) is int:
+        return float(value)
+    if hint is int and type(value) is float and value.is_integer():
+        return int(value)  # 1e6 reads better than 1000000
+    if type(value) is not hint:
+        raise PasselError(f"{key} is {value!r}, and must be {_NAMES.get(hint, hint)}")
+    return value
+
+
+_NAMES = {int: "a whole number", float: "a number", str: "text", bool: "true or false"}
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """The keys of a configuration file. Tables are only for the eye: their keys count as if they stood at the top."""
+    try:
+        with path.open("rb") as file:
+            content = tomllib.load(file)
+    except FileNotFoundError:
+        raise PasselError(f"there is no file {path}. Give --config the path of a TOML file.") from None
+    except tomllib.TOMLDecodeError as error:
+        raise PasselError(f"{path} is not valid TOML: {error}") from None
+    flat: dict[str, Any] = {}
+    for key, value in content.items():
+        flat |= value if isinstance(value, dict) else {key: value}
+    return flat
+
+
+def as_flags(cls: type[Any]) -> list[dataclasses.Field[Any]]:
+    return list(dataclasses.fields(cls))
+
+
+def as_dict(*configs: Any) -> dict[str, Any]:
+    """Every field of the configs as plain values that TOML can hold; what is None is left out."""
+    merged: dict[str, Any] = {}
+    for config in configs:
+        merged |= dataclasses.asdict(config)
+    return {key: list(v) if isinstance(v, tuple) else v for key, v in merged.items() if v is not None}

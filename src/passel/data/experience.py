@@ -1,0 +1,92 @@
+"""What stands between an actor and a learner: experience goes in, batches come out, and a limiter sets their ratio."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from passel.arena import Spec
+from passel.data.nstep import NStep
+from passel.types import Array, Batch, Ints, Step, Transitions
+
+
+class Memory(Protocol):
+    """What this file asks of a replay memory."""
+
+    def __len__(self) -> int: ...
+    def add(self, transitions: Transitions) -> None: ...
+    def sample(self, n: int, rng: np.random.Generator, beta: float = ...) -> Batch: ...
+    def sample_many(self, k: int, n: int, rng: np.random.Generator, beta: float = ...) -> list[Batch]: ...
+    def update_priorities(self, index: Any, td_abs: Array) -> None: ...
+
+
+class ReplayExperience:
+    """Replay with a limiter: so many updates for each step, counted from the end of the warm-up.
+
+        experience.push(obs, actions, step, steps_so_far)   # the actor
+        while experience.due():                              # the learner
+            batch = experience.batch(steps_so_far)
+            ...
+            experience.feedback(batch, td_abs)
+
+    `credit` is how many updates are owed. It is kept in a tensor, as is everything that a resumed run must find again.
+    """
+
+    @staticmethod
+    def specs() -> dict[str, Spec]:
+        return {"credit": Spec((), torch.float64)}
+
+    def __init__(
+        self,
+        tensors: Mapping[str, Tensor],
+        nstep: NStep,
+        memory: Memory,
+        rng: np.random.Generator,
+        *,
+        batch: int,
+        updates_per_step: float,
+        warmup: int,
+        beta: Callable[[int], float] | None = None,
+    ) -> None:
+        self._credit = tensors["credit"].numpy()
+        self._nstep, self._memory, self._rng = nstep, memory, rng
+        self._batch, self._updates_per_step, self._warmup = batch, updates_per_step, warmup
+        self._beta = beta
+        self._ahead: list[Batch] = []
+
+    def push(self, obs: Array, actions: Ints, step: Step, steps_so_far: int) -> int:
+        """Keep what came out of one step. Returns how many real transitions there were."""
+        transitions = self._nstep.push(obs, actions, step)
+        if len(transitions):
+            self._memory.add(transitions)
+        real = int(np.count_nonzero(step.real))
+        if steps_so_far >= self._warmup and len(self._memory) >= self._batch:
+            self._credit += real * self._updates_per_step
+        return real
+
+    def due(self) -> bool:
+        return bool(self._credit >= 1)
+
+    def batch(self, steps_so_far: int) -> Batch:
+        """The next batch. Uniform ones are drawn together, as many as are owed: one gather serves them all.
+        Prioritised ones are drawn one by one, for each update changes what should be drawn next.
+        """
+        owed = int(self._credit)
+        self._credit -= 1
+        if self._beta is not None:
+            return self._memory.sample(self._batch, self._rng, self._beta(steps_so_far))
+        if not self._ahead:
+            self._ahead = self._memory.sample_many(max(owed, 1), self._batch, self._rng)
+        return self._ahead.pop()
+
+    def feedback(self, batch: Batch, td_abs: Tensor | None) -> None:
+        if batch.index is not None and td_abs is not None:
+            self._memory.update_priorities(batch.index, td_abs.numpy())
+
+    def park(self) -> None:
+        """Forget what was drawn ahead, so that a run that is resumed here and one that goes on draw the same."""
+        self._ahead = []

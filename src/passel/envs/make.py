@@ -1,0 +1,63 @@
+"""The one way to an environment: choose a back-end, describe it, make it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from torch import Tensor
+
+from passel.arena import Spec
+from passel.envs import envpool_backend, gymnasium_backend
+from passel.envs.base import Envs
+from passel.envs.build import Factory
+from passel.types import EnvSpec, PasselError
+
+Backend = Literal["auto", "gymnasium", "envpool"]
+
+
+def make_envs(
+    env: str | Factory,
+    n: int,
+    seed: int,
+    *,
+    backend: Backend = "auto",
+    threads: int = 1,
+    env_args: Mapping[str, Any] | None = None,
+    tensors: Mapping[str, Tensor] | None = None,
+) -> Envs:
+    """N copies of `env`, an id (`Name-v0`, `package:Name-v0`) or a function that returns a gymnasium.Env.
+
+    `env_args` are passed to whatever makes the environment. `threads` is how many the back-end may use; a loop over
+    Gymnasium environments uses one. `tensors`, shaped as `specs` says, keep what `Envs.restore` needs.
+    """
+    if n < 1:
+        raise PasselError(f"{n} copies of an environment were asked for. Ask for at least 1.")
+    if seed < 0:
+        raise PasselError(f"the seed is {seed}, and seeds cannot be negative. Use 0 or more.")
+    if choose(env, backend, env_args) == "gymnasium":
+        return gymnasium_backend.GymnasiumEnvs(env, n, seed, env_args, tensors)
+    spec = envpool_backend.describe(env, env_args)
+    return envpool_backend.EnvPoolEnvs(spec, n, seed, threads=threads, env_args=env_args, tensors=tensors)
+
+
+def describe(env: str | Factory, backend: Backend = "auto", env_args: Mapping[str, Any] | None = None) -> EnvSpec:
+    """What the environment is. Makes at most one copy, and closes it."""
+    if choose(env, backend, env_args) == "gymnasium":
+        return gymnasium_backend.describe(env, env_args)
+    return envpool_backend.describe(env, env_args)
+
+
+def specs(spec: EnvSpec, n: int) -> dict[str, Spec]:
+    """The tensors that n copies want to keep for a resumed run."""
+    return gymnasium_backend.record_specs(spec, n) if spec.backend == "gymnasium" else envpool_backend.record_specs()
+
+
+def choose(
+    env: str | Factory, backend: Backend, env_args: Mapping[str, Any] | None = None
+) -> Literal["gymnasium", "envpool"]:
+    """What `auto` means here: EnvPool where it is installed and known to play like Gymnasium, else Gymnasium."""
+    if backend != "auto":
+        return backend
+    fast = envpool_backend.interchangeable(env, env_args) and envpool_backend.installed()
+    return "envpool" if fast else "gymnasium"

@@ -1,0 +1,99 @@
+"""The learner: turns experience into gradients, and hands them to the scheme."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import torch
+from torch import Tensor, nn
+
+from passel.algos.base import Algorithm
+from passel.clock import Clock
+from passel.data.experience import ReplayExperience
+from passel.sync.base import NonFiniteError, Sync
+from passel.types import Batch, PasselError
+
+
+class Learner:
+    """One update at a time: pull, draw, differentiate, push. Runs in: each worker."""
+
+    def __init__(
+        self, algo: Algorithm, syncs: Mapping[str, Sync], experience: ReplayExperience, clock: Clock
+    ) -> None:
+        self._algo, self._syncs, self._experience, self._clock = algo, syncs, experience, clock
+        self.loss = 0.0
+        self._costs = (0.0, 0.0, 0.0)
+
+    def pull(self) -> None:
+        """Bring every network up to date."""
+        for sync in self._syncs.values():
+            sync.pull()
+        self._algo.refresh(next(iter(self._syncs.values())).version)
+        self._mark()
+
+    def update(self, steps_so_far: int, lr: float) -> None:
+        """One update of every network."""
+        for sync in self._syncs.values():
+            sync.lr = lr
+        batch = self._experience.batch(steps_so_far)
+        self._clock.mark("sample")
+        loss = self._algo.loss(batch)
+        try:
+            self.loss = sum(sync.push(loss.losses[name]) for name, sync in self._syncs.items())
+        except NonFiniteError as error:
+            raise PasselError(explain(error, [flat.module for flat in self._algo.flats.values()], batch)) from error
+        self._experience.feedback(batch, loss.td_abs)
+        self._mark()
+
+    @property
+    def staleness(self) -> float:
+        """Mean number of versions that went by between a pull and the update that came of it."""
+        costs = [sync.costs for sync in self._syncs.values()]
+        return sum(c.staleness for c in costs) / max(sum(c.pushes for c in costs), 1)
+
+    def _mark(self) -> None:
+        """What has passed was learning, except for what the schemes say they spent on sharing."""
+        self._clock.mark("learn")
+        costs = [sync.costs for sync in self._syncs.values()]
+        now = (sum(c.wait for c in costs), sum(c.copy for c in costs), sum(c.apply for c in costs))
+        for stage, before, after in zip(("wait", "copy", "apply"), self._costs, now, strict=True):
+            self._clock.move(after - before, "learn", stage)
+        self._costs = now
+
+
+def explain(error: NonFiniteError, networks: Iterable[nn.Module], batch: Batch) -> str:
+    """Where the first number that is none came from: the data, a weight, or the output of a layer."""
+    cure = "Use a smaller --lr or --max-grad-norm; the last checkpoint is kept, and `passel resume` goes on from it."
+    for what, tensor in (("observations", batch.obs), ("observations", batch.next_obs), ("rewards", batch.reward)):
+        if not torch.isfinite(tensor.float()).all():
+            return f"{error}: the environment's {what} hold NaN or infinity. Mend the environment, or clip what it returns."
+    for module in networks:
+        for name, weight in module.named_parameters():
+            if not torch.isfinite(weight).all():
+                return f"{error}: the weights of layer {name} are no longer finite. {cure}"
+        layer = _first_layer_to_overflow(module, batch.obs)
+        if layer:
+            return f"{error}: the output of layer {layer} is no longer finite. {cure}"
+    return f"{error}: the targets are no longer finite. {cure}"
+
+
+def _first_layer_to_overflow(module: nn.Module, obs: Tensor) -> str | None:
+    found: list[str] = []
+
+    def watch(name: str) -> object:
+        def hook(_: nn.Module, __: object, output: Tensor) -> None:
+            if not torch.isfinite(output).all():
+                found.append(name)
+
+        return hook
+
+    handles = [
+        layer.register_forward_hook(watch(name))  # type: ignore[arg-type]
+        for name, layer in module.named_modules()
+        if not list(layer.children())
+    ]
+    with torch.no_grad():
+        module(obs)
+    for handle in handles:
+        handle.remove()
+    return found[0] if found else None

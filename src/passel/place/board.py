@@ -1,0 +1,99 @@
+"""The board: what workers and the one who watches them tell each other, in a few cells of the arena.
+
+Each cell has one writer. Commands go down, states and counters come up; nothing is sent, so nothing can be lost,
+block or arrive twice.
+"""
+
+from __future__ import annotations
+
+import time
+from enum import IntEnum
+
+import numpy as np
+import torch
+
+from passel.arena import Spec, Tensors
+from passel.clock import STAGES, Clock
+from passel.types import Episode
+
+EPISODES = 4096  # finished episodes that a worker may be ahead of whoever reads them
+
+COUNTERS = ("steps", "updates", "episodes", "loss", "q_mean", "epsilon", "staleness", "heartbeat")
+COLUMNS = {name: column for column, name in enumerate((*COUNTERS, *STAGES))}
+STEPS, UPDATES, FINISHED = (COLUMNS[name] for name in ("steps", "updates", "episodes"))
+
+
+class Command(IntEnum):
+    WAIT = 0
+    RUN = 1
+    STOP = 2
+
+
+class State(IntEnum):
+    STARTING = 0
+    READY = 1
+    RUNNING = 2
+    PARKED = 3
+    GONE = 4
+
+
+class Board:
+    """A view of the board. The watcher writes `command`; worker `rank` writes its own row of everything else."""
+
+    @staticmethod
+    def specs(workers: int) -> dict[str, Spec]:
+        return {
+            "command": Spec((1,), torch.int64, keep=False),
+            "state": Spec((workers,), torch.int64, keep=False),
+            "counters": Spec((workers, len(COLUMNS)), torch.float64),
+            "episodes": Spec((workers, EPISODES, 2), torch.float64, keep=False),
+        }
+
+    def __init__(self, tensors: Tensors) -> None:
+        self._command = tensors["command"].numpy()
+        self.states = tensors["state"].numpy()
+        self.counters = tensors["counters"].numpy()
+        self._episodes = tensors["episodes"].numpy()
+        self._steps = self.counters[:, STEPS]
+        self.workers = len(self.states)
+
+    @property
+    def command(self) -> Command:
+        return Command(self._command[0])
+
+    @command.setter
+    def command(self, command: Command) -> None:
+        self._command[0] = command
+
+    @property
+    def running(self) -> bool:
+        return bool(self._command[0] == Command.RUN)
+
+    @property
+    def steps(self) -> int:
+        """Steps of all workers together."""
+        return int(self._steps.sum())
+
+    def column(self, name: str) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+        return self.counters[:, COLUMNS[name]]
+
+    def finished(self, rank: int, episodes: list[Episode]) -> None:
+        """Worker `rank` reports finished episodes."""
+        count = int(self.counters[rank, FINISHED])
+        for episode in episodes:
+            self._episodes[rank, count % EPISODES] = episode.score, episode.length
+            count += 1
+        self.counters[rank, FINISHED] = count
+
+    def read_episodes(self, rank: int, seen: int) -> list[Episode]:
+        """What worker `rank` has reported since `seen` episodes."""
+        count = int(self.counters[rank, FINISHED])
+        start = max(seen, count - EPISODES)
+        rows = [self._episodes[rank, number % EPISODES] for number in range(start, count)]
+        return [Episode(float(score), int(length)) for score, length in rows]
+
+    def publish(self, rank: int, clock: Clock, **numbers: float) -> None:
+        """Worker `rank` says where its time went and what its numbers are."""
+        row = self.counters[rank]
+        for name, value in {**numbers, **clock.seconds, "heartbeat": time.time()}.items():
+            row[COLUMNS[name]] = value

@@ -1,0 +1,85 @@
+"""All workers in this process, one turn each, round after round: deterministic, and the oracle for the others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from typing import Any
+
+import torch
+
+from passel.place.base import Placement
+from passel.place.board import Command, State
+from passel.sync.base import Semaphore
+
+
+class Bell:
+    """A semaphore for one process: it never waits, for whoever would ring it takes turns with us."""
+
+    def __init__(self) -> None:
+        self._rings = 0
+
+    def acquire(self, block: bool = True, timeout: float | None = None) -> bool:
+        if not self._rings:
+            return False
+        self._rings -= 1
+        return True
+
+    def release(self) -> None:
+        self._rings += 1
+
+
+class InlineKit:
+    """Nothing runs at the same time, so nothing needs a lock."""
+
+    shared = False
+
+    def lock(self) -> AbstractContextManager[Any]:
+        return nullcontext()
+
+    def semaphore(self) -> Semaphore:
+        return Bell()
+
+    def meeting_point(self) -> str:
+        return ""
+
+
+class Inline(Placement):
+    """Round-robin. With the same seed, every run is the same run."""
+
+    def start(self) -> None:
+        self._threads_before = torch.get_num_threads()
+        torch.set_num_threads(self.plan.threads)
+        links = self.plan.links(InlineKit())
+        self._servers = [
+            scheme.servers(self.arena.below(f"sync/{name}"), links.schemes[name])
+            for name, scheme in self.plan.schemes.items()
+        ]
+        self._workers = [self.plan.build_worker(self.arena, links, rank) for rank in range(self.plan.workers)]
+        self.board.states[:] = State.READY
+
+    def advance(self, seconds: float) -> None:
+        """One round, whatever the time: a round is what makes a run repeatable."""
+        for worker in self._workers:
+            worker.turn()
+
+    def pause(self) -> None:
+        self.board.command = Command.WAIT
+        while awake := [worker for worker in self._workers if not worker.resting]:
+            for worker in awake:
+                worker.turn()
+        for worker in self._workers:
+            worker.park()
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        with super().paused():
+            yield
+            for worker in self._workers:
+                worker.idle()
+
+    def stop(self) -> None:
+        for worker in getattr(self, "_workers", []):
+            with suppress(Exception):
+                worker.close()
+        torch.set_num_threads(self._threads_before)

@@ -1,0 +1,237 @@
+"""The plan joins the four axes: algorithm × scheme × placement × environment.
+
+It says which cells of the product run and why the others do not, lays out the arena, and builds a worker over it.
+A plan is data: it is sent to a worker when the worker is started.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import gymnasium as gym
+import torch
+
+from passel.algos import ALGORITHMS
+from passel.algos.base import Algorithm
+from passel.arena import Arena, Spec, Tensors, prefixed
+from passel.clock import Clock
+from passel.config import RunConfig
+from passel.data.experience import ReplayExperience
+from passel.data.nstep import NStep
+from passel.data.prioritised import PrioritisedReplay
+from passel.data.replay import Replay
+from passel.envs.make import make_envs
+from passel.envs.make import specs as env_specs
+from passel.learner import Learner
+from passel.maths.schedules import linear
+from passel.place.board import Board
+from passel.place.worker import Worker
+from passel.streams import Stream, derive
+from passel.sync import SCHEMES
+from passel.sync.base import Kit, OptimiserSettings, Scheme, SyncSettings
+from passel.types import EnvSpec, PasselError
+
+PLACEMENTS = {
+    "inline": "all workers take turns in one process: deterministic, the oracle for the others",
+    "processes": "each worker, and each shard of a server, is a process of its own",
+}
+
+
+def why_not(sync: str, place: str, workers: int = 2) -> str | None:
+    """Why this cell of the product cannot run, in one sentence with the cure; None if it runs."""
+    if SCHEMES[sync].one_learner and workers > 1:
+        return (
+            f"--sync {sync} is one learner that shares nothing, and --workers {workers} asks for more. "
+            "Use --workers 1, or a scheme that shares: locked, hogwild, server or allreduce."
+        )
+    return None
+
+
+@dataclass(frozen=True)
+class Links:
+    """What joins the workers beside the arena: made once by the placement, given to every worker."""
+
+    schemes: dict[str, Any]
+    memory_lock: Any
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Everything that decides what a run does, resolved and checked."""
+
+    config: RunConfig
+    numbers: Any
+    env: str | Callable[[], gym.Env[Any, Any]]
+    spec: EnvSpec
+    threads: int
+    #: How often this run has been resumed: back-ends that cannot rebuild an episode start from another seed then.
+    resumed: int = 0
+
+    @property
+    def algorithm(self) -> type[Algorithm]:
+        return ALGORITHMS[self.config.algo]
+
+    @property
+    def workers(self) -> int:
+        return self.config.workers
+
+    @cached_property
+    def schemes(self) -> dict[str, Scheme]:
+        """One scheme for each network of the algorithm."""
+        with torch.random.fork_rng():
+            algo = self.make_algorithm(_blank(self.algorithm.specs(self.numbers, self.spec)))
+        numbers, config = self.numbers, self.config
+        settings = SyncSettings(
+            optimiser=OptimiserSettings(
+                kind=numbers.optimizer, lr=numbers.lr, eps=numbers.optimizer_eps, momentum=numbers.momentum
+            ),
+            max_grad_norm=numbers.max_grad_norm,
+            every=config.sync_every,
+            shards=config.shards,
+            transport=config.transport,
+        )
+        scheme = SCHEMES[config.sync]
+        return {name: scheme(len(flat), self.workers, settings) for name, flat in algo.flats.items()}
+
+    def make_algorithm(self, tensors: Tensors) -> Algorithm:
+        """The same initial weights in every worker and in every run of this seed."""
+        torch.manual_seed(derive(self.config.seed, "weights"))
+        return self.algorithm(self.numbers, self.spec, tensors)
+
+    def specs(self) -> dict[str, Spec]:
+        """The layout of the arena: everything that must outlive a turn, by name."""
+        numbers, spec, workers = self.numbers, self.spec, self.workers
+        specs = prefixed("board", Board.specs(workers))
+        for name, scheme in self.schemes.items():
+            specs |= prefixed(f"sync/{name}", scheme.specs())
+        for memory in range(1 if numbers.memory == "global" else workers):
+            specs |= prefixed(f"memory/{memory}", self._memory_specs())
+        for rank in range(workers):
+            parts: dict[str, Spec] = {
+                "acting": Stream.SPEC,
+                "sampling": Stream.SPEC,
+                **prefixed("algo", self.algorithm.specs(numbers, spec)),
+                **prefixed("envs", env_specs(spec, self.config.envs)),
+                **prefixed("nstep", NStep.specs(numbers.n_step, self.config.envs, spec.obs_shape, spec.obs_dtype)),
+                **prefixed("experience", ReplayExperience.specs()),
+            }
+            specs |= prefixed(f"worker/{rank}", parts)
+        return specs
+
+    def _memory_specs(self) -> dict[str, Spec]:
+        numbers, spec = self.numbers, self.spec
+        writers = self.workers if numbers.memory == "global" else 1
+        capacity = numbers.capacity if numbers.memory == "global" else numbers.capacity // self.workers
+        kind = PrioritisedReplay if numbers.prioritized else Replay
+        return kind.specs(capacity, spec.obs_shape, spec.obs_dtype, writers)
+
+    def prepare(self, arena: Arena) -> None:
+        """Fill a new arena with the run's first weights."""
+        tensors = _blank(self.algorithm.specs(self.numbers, self.spec))
+        for name, flat in self.make_algorithm(tensors).flats.items():
+            arena[f"sync/{name}/vector"].copy_(flat.values)
+
+    def start(self, arena: Arena) -> None:
+        """Make a new or a resumed arena ready for workers."""
+        for name, scheme in self.schemes.items():
+            scheme.start(arena.below(f"sync/{name}"))
+
+    def links(self, kit: Kit) -> Links:
+        return Links({name: scheme.links(kit) for name, scheme in self.schemes.items()}, kit.lock())
+
+    def build_worker(self, arena: Arena, links: Links, rank: int) -> Worker:
+        """Worker `rank`, over an arena that may be new or half-way through a run."""
+        own = arena.below(f"worker/{rank}")
+        if self.resumed and not self._episodes_continue(own):
+            for tensor in own.below("nstep").values():
+                tensor.zero_()
+        board = Board(arena.below("board"))
+        clock = Clock()
+        acting = Stream(own["acting"], derive(self.config.seed, "acting", rank))
+        sampling = Stream(own["sampling"], derive(self.config.seed, "sampling", rank))
+        algo = self.make_algorithm(own.below("algo"))
+        syncs = {
+            name: scheme.attach(algo.flats[name], arena.below(f"sync/{name}"), links.schemes[name], rank)
+            for name, scheme in self.schemes.items()
+        }
+        experience = self._experience(arena, own, links, rank, sampling)
+        learner = Learner(algo, syncs, experience, clock)
+        envs = make_envs(
+            self.env,
+            self.config.envs,
+            derive(self.config.seed, "envs", rank * 1_000 + (0 if self.spec.exact_resume else self.resumed)),
+            backend=self.spec.backend,  # type: ignore[arg-type]
+            threads=self.threads,
+            tensors=own.below("envs"),
+        )
+        return Worker(
+            rank,
+            board,
+            clock,
+            envs,
+            algo,
+            learner,
+            experience,
+            [acting, sampling],
+            limit=self.config.steps,
+            lr=self.lr,
+            behind=self._behind(arena, rank),
+            resumed=self.resumed > 0,
+        )
+
+    def _behind(self, arena: Arena, rank: int) -> Callable[[], bool]:
+        """Whether another learner waits for this one's part in an update."""
+        pushes = [arena[f"sync/{name}/pushes"].numpy() for name, scheme in self.schemes.items() if scheme.collective]
+        return lambda: any(count.max() > count[rank] for count in pushes)
+
+    def _episodes_continue(self, own: Tensors) -> bool:
+        """Whether every interrupted episode can be rebuilt; if not, returns must not be summed across the gap."""
+        envs = own.below("envs")
+        return self.spec.exact_resume and bool((envs["length"] <= envs["actions"].shape[1]).all())
+
+    def _experience(
+        self, arena: Arena, own: Tensors, links: Links, rank: int, sampling: Stream
+    ) -> ReplayExperience:
+        numbers, everyone = self.numbers, self.numbers.memory == "global"
+        tensors, writer = arena.below(f"memory/{0 if everyone else rank}"), rank if everyone else 0
+        memory: Replay | PrioritisedReplay
+        if numbers.prioritized:
+            lock = links.memory_lock if everyone else None
+            memory = PrioritisedReplay(tensors, writer, alpha=numbers.priority_alpha, lock=lock)
+        else:
+            memory = Replay(tensors, writer)
+        return ReplayExperience(
+            own.below("experience"),
+            NStep(own.below("nstep"), n=numbers.n_step, gamma=numbers.gamma),
+            memory,
+            sampling.rng,
+            batch=numbers.batch,
+            updates_per_step=numbers.updates_per_step,
+            warmup=numbers.warmup,
+            beta=self._beta if numbers.prioritized else None,
+        )
+
+    def _beta(self, step: int) -> float:
+        return linear(self.numbers.priority_beta, 1.0, step, self.config.steps)
+
+    def lr(self, step: int) -> float:
+        """The learning rate when all workers together have taken `step` steps."""
+        first, last = self.numbers.lr, self.numbers.lr_end
+        return float(first if last is None else linear(first, last, step, self.config.steps))
+
+
+def _blank(specs: dict[str, Spec]) -> Tensors:
+    return Tensors({name: torch.zeros(spec.shape, dtype=spec.dtype) for name, spec in specs.items()})
+
+
+def check(config: RunConfig) -> None:
+    """Refuse what cannot run, before anything is started."""
+    for axis, value, known in (("--algo", config.algo, ALGORITHMS), ("--sync", config.sync, SCHEMES), ("--place", config.place, PLACEMENTS)):
+        if value not in known:
+            raise PasselError(f"there is no {axis} {value}. Choose from {', '.join(known)}.")
+    reason = why_not(config.sync, config.place, config.workers)
+    if reason:
+        raise PasselError(reason)

@@ -1,0 +1,233 @@
+"""Each worker is a process of its own on this machine.
+
+Processes come from a forkserver that has already imported torch: a worker starts in hundredths of a second, and inherits
+no thread, lock or environment of the user's process. The watcher owns shutdown; every wait has a time-out.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import importlib.util
+import multiprocessing
+import os
+import signal
+import sys
+import tempfile
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
+from dataclasses import dataclass
+from multiprocessing import connection
+from multiprocessing.connection import Connection
+from multiprocessing.context import ForkServerContext
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import Any
+
+from gymnasium.vector.utils import CloudpickleWrapper
+
+from passel.arena import Arena
+from passel.place.base import Placement, WorkerDiedError
+from passel.place.board import Board, Command, State
+from passel.place.plan import Links, Plan
+from passel.sync.base import Semaphore
+from passel.types import PasselError
+
+START_PATIENCE = 120.0  # seconds; building environments may be slow
+PAUSE_PATIENCE = 120.0  # seconds; one step of a slow environment
+STOP_PATIENCE = 3.0
+PRELOAD = ["torch", "torch.distributed", "passel.place.processes"]
+
+
+def context() -> ForkServerContext:
+    return multiprocessing.get_context("forkserver")
+
+
+def warm_up(*, envpool: bool = False) -> None:
+    """Start the forkserver now, so that it imports torch while this process does the same."""
+    from multiprocessing.forkserver import ensure_running
+
+    preload = [*PRELOAD, "envpool"] if envpool and importlib.util.find_spec("envpool") else PRELOAD
+    context().set_forkserver_preload(preload)
+    with _main_hidden():
+        ensure_running()
+
+
+@contextmanager
+def _main_hidden() -> Iterator[None]:
+    """Workers must not import the user's script again: a script without an `if __name__` guard would train itself."""
+    main = sys.modules["__main__"]
+    hidden = {name: main.__dict__.pop(name) for name in ("__file__", "__spec__") if name in main.__dict__}
+    main.__spec__ = None
+    try:
+        yield
+    finally:
+        main.__dict__.update(hidden)
+
+
+class ProcessKit:
+    """Locks and semaphores that processes share."""
+
+    shared = True
+
+    def __init__(self, folder: str) -> None:
+        self._folder = folder
+
+    def lock(self) -> AbstractContextManager[Any]:
+        return context().Lock()
+
+    def semaphore(self) -> Semaphore:
+        return context().Semaphore(0)  # type: ignore[return-value]
+
+    def meeting_point(self) -> str:
+        return str(Path(self._folder) / f"meet-{time.monotonic_ns()}")
+
+
+@dataclass
+class Child:
+    """A process of ours: its name, and the pipe on which it says why it ended."""
+
+    name: str
+    process: BaseProcess
+    errors: Connection
+
+
+class Processes(Placement):
+    """A process a worker, a process a shard. Runs in: the process that the user started."""
+
+    def start(self) -> None:
+        self._children: list[Child] = []
+        self._folder = tempfile.TemporaryDirectory(prefix="passel-")
+        links = self.plan.links(ProcessKit(self._folder.name))
+        plan = CloudpickleWrapper(self.plan)
+        for name, scheme in self.plan.schemes.items():
+            for shard in range(scheme.server_count):
+                self._spawn(f"shard {shard}", serve, plan, self.arena, links, name, shard)
+        for rank in range(self.plan.workers):
+            self._spawn(f"worker {rank}", work, plan, self.arena, links, rank)
+        self._wait_for_states(State.READY, START_PATIENCE, "start")
+
+    def _spawn(self, name: str, target: Callable[..., None], *args: Any) -> None:
+        receive, send = context().Pipe(duplex=False)
+        process = context().Process(target=_main, args=(target, send, *args), name=f"passel {name}", daemon=True)
+        with _main_hidden():
+            process.start()
+        send.close()
+        self._children.append(Child(name, process, receive))
+
+    def advance(self, seconds: float) -> None:
+        gone = connection.wait([child.process.sentinel for child in self._children], timeout=seconds)
+        if gone:
+            self._raise_for_the_dead()
+
+    def _raise_for_the_dead(self) -> None:
+        """Say what the first of the dead died of; one that said so itself comes first."""
+        dead = [child for child in self._children if not child.process.is_alive()]
+        for child in dead:
+            child.process.join(STOP_PATIENCE)
+        told = [(child, child.errors.recv()) for child in dead if child.errors.poll()]
+        for child, (kind, message, trace) in told:
+            if kind == "user":
+                raise PasselError(message)
+            raise WorkerDiedError(child.name, message, trace)
+        for child in dead:
+            raise WorkerDiedError(child.name, _describe_exit(child.process.exitcode))
+
+    def pause(self) -> None:
+        self.board.command = Command.WAIT
+        self._wait_for_states(State.PARKED, PAUSE_PATIENCE, "come to rest")
+
+    def _wait_for_states(self, state: State, patience: float, what: str) -> None:
+        deadline = time.monotonic() + patience
+        while not (self.board.states == state).all():
+            self.advance(0.002)
+            if time.monotonic() > deadline:
+                late = [f"worker {rank}" for rank, s in enumerate(self.board.states) if s != state]
+                raise WorkerDiedError(", ".join(late), f"did not {what} within {patience:.0f} s")
+
+    def stop(self) -> None:
+        self.board.command = Command.STOP
+        children = getattr(self, "_children", [])
+        deadline = time.monotonic() + STOP_PATIENCE
+        for child in children:
+            child.process.join(max(0.0, deadline - time.monotonic()))
+        for end in ("terminate", "kill"):
+            for child in children:
+                if child.process.is_alive():
+                    getattr(child.process, end)()
+            for child in children:
+                child.process.join(1.0)
+        for child in children:
+            child.errors.close()
+            child.process.close()
+        self._children = []
+        with suppress(OSError, AttributeError):
+            self._folder.cleanup()
+
+
+def _describe_exit(code: int | None) -> str:
+    if code is not None and code < 0:
+        with suppress(ValueError):
+            return f"killed by signal {-code} ({signal.Signals(-code).name})"
+    return f"it ended with exit code {code}, without a word"
+
+
+def _main(target: Callable[..., None], errors: Connection, plan: CloudpickleWrapper, *args: Any) -> None:
+    """The first function of every child: set it up, run it, and say why it ended if it should not have.
+
+    Runs in: the child.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the watcher's to handle
+    faulthandler.enable()
+    _end_with_parent()
+    import torch
+
+    torch.set_num_threads(plan.fn.threads)
+    try:
+        target(plan.fn, *args)
+    except PasselError as error:
+        errors.send(("user", str(error), ""))
+        sys.exit(2)
+    except BaseException as error:
+        errors.send(("crash", f"{type(error).__name__}: {error}", traceback.format_exc()))
+        sys.exit(1)
+
+
+def _end_with_parent() -> None:
+    """A child must not outlive the watcher, however the watcher ends."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+
+    def watch() -> None:
+        connection.wait([parent.sentinel])
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+def work(plan: Plan, arena: Arena, links: Links, rank: int) -> None:
+    """A worker's life. Runs in: its own process."""
+    board = Board(arena.below("board"))
+    worker = plan.build_worker(arena, links, rank)
+    board.states[rank] = State.READY
+    while board.command != Command.STOP:
+        if worker.resting:
+            if board.states[rank] == State.RUNNING:
+                worker.park()
+            time.sleep(0.001)
+            worker.idle()
+        else:
+            board.states[rank] = State.RUNNING
+            worker.turn()
+    worker.close()
+    board.states[rank] = State.GONE
+
+
+def serve(plan: Plan, arena: Arena, links: Links, name: str, index: int) -> None:
+    """A shard's life. Runs in: its own process."""
+    board = Board(arena.below("board"))
+    shard = plan.schemes[name].servers(arena.below(f"sync/{name}"), links.schemes[name])[index]
+    while board.command != Command.STOP:
+        shard.serve(0.1)

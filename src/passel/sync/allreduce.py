@@ -1,0 +1,155 @@
+"""Everybody holds the same vector, averages the gradients, and takes the same step.
+
+The mean is made by torch.distributed (gloo; nccl on a GPU), or, where all learners see one arena, in place by adding up
+rows of shared memory: see docs/schemes.md for what each costs.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from abc import ABC, abstractmethod
+from datetime import timedelta
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from passel.arena import Spec, Tensors
+from passel.nets.flat import Flat
+from passel.sync.base import Kit, Scheme, Sync, patiently
+from passel.sync.optimiser import VectorOptimiser
+
+
+class Mean(ABC):
+    """The mean of one vector a learner: `start` offers mine, `finish` waits for everybody's and returns the mean."""
+
+    @abstractmethod
+    def start(self, mine: Tensor) -> None: ...
+
+    @abstractmethod
+    def finish(self) -> Tensor: ...
+
+
+class ArenaMean(Mean):
+    """Rows in one arena, one a learner. Two sets of rows take turns, so that writers never wait for readers:
+    whoever writes a set has seen that everybody finished reading the one before the last.
+    """
+
+    def __init__(self, tensors: Tensors, rank: int, workers: int) -> None:
+        self._rows = tensors["rows"]
+        self._offered = tensors["offered"].numpy()
+        self._rank, self._workers = rank, workers
+        self._mean = torch.empty_like(self._rows[0, 0])
+
+    def start(self, mine: Tensor) -> None:
+        self._rows[int(self._offered[self._rank]) % 2, self._rank].copy_(mine)
+        self._offered[self._rank] += 1
+
+    def finish(self) -> Tensor:
+        mine = int(self._offered[self._rank])
+        patiently(lambda: bool(self._offered.min() >= mine), "the other learners' gradients")
+        torch.mean(self._rows[(mine - 1) % 2], dim=0, out=self._mean)
+        return self._mean
+
+
+class DistributedMean(Mean):
+    """torch.distributed's all-reduce, started when the gradient is ready and awaited when the mean is needed."""
+
+    def __init__(self, rank: int, workers: int, meeting_point: str) -> None:
+        import torch.distributed as dist
+
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+        self._distributed = dist
+        dist.init_process_group(
+            "nccl" if torch.cuda.is_available() else "gloo",
+            init_method=f"file://{meeting_point}",
+            rank=rank,
+            world_size=workers,
+            timeout=timedelta(minutes=10),
+        )
+        self._workers = workers
+        self._pending: tuple[Any, Tensor] | None = None
+
+    def start(self, mine: Tensor) -> None:
+        self._pending = self._distributed.all_reduce(mine, async_op=True), mine
+
+    def finish(self) -> Tensor:
+        assert self._pending is not None, "finish() follows start()"
+        work, total = self._pending
+        work.wait()
+        return total.div_(self._workers)
+
+
+class AllReduceSync(Sync):
+    """Offers its gradient after the backward pass; takes the step along the mean before the next forward pass.
+
+    Runs in: each worker. The norm is clipped after the mean, so that everybody clips alike. Rank 0's vector and
+    optimiser state are the ones that a checkpoint keeps; all the others' are equal to them.
+    """
+
+    def __init__(self, scheme: AllReduce, flat: Flat, tensors: Tensors, mean: Mean, rank: int) -> None:
+        super().__init__(flat, scheme.settings)
+        self._mean = mean
+        self._pushes = tensors["pushes"].numpy()
+        self._rank = rank
+        self._applied = int(self._pushes[rank])
+        state = tensors.below("optimiser")
+        if rank == 0:
+            flat.bind(values=tensors["vector"])
+        else:
+            flat.values.copy_(tensors["vector"])
+            state = Tensors({name: tensor.clone() for name, tensor in state.items()})
+        self._optimiser = VectorOptimiser(scheme.settings.optimiser, flat.values, None, state)
+
+    def pull(self) -> None:
+        if self._pushes[self._rank] > self._applied:
+            start = time.perf_counter()
+            mean = self._mean.finish()
+            waited = time.perf_counter()
+            self.clip(mean)
+            self._optimiser.step(self.lr, mean)
+            self._applied += 1
+            self.costs.wait += waited - start
+            self.costs.apply += time.perf_counter() - waited
+        self.version = self._applied
+
+    def send(self) -> None:
+        self._mean.start(self.flat.grads)
+        self._pushes[self._rank] += 1
+
+
+class AllReduce(Scheme):
+    """before: nothing · after: average the gradients, apply · optimiser state: everybody's, identical"""
+
+    name = "allreduce"
+    summary = "everybody averages gradients and takes the same step, in lockstep"
+    collective = True
+
+    def specs(self) -> dict[str, Spec]:
+        return {
+            **super().specs(),
+            "rows": Spec((2, self.workers, self.size), keep=False),
+            "offered": Spec((self.workers,), torch.int64, keep=False),
+        }
+
+    def start(self, tensors: Tensors) -> None:
+        """One update is one version for everybody: counters that a dead worker left behind are levelled."""
+        tensors["pushes"].fill_(int(tensors["pushes"].min()))
+
+    def links(self, kit: Kit) -> str | None:
+        return kit.meeting_point() if self.transport(kit) == "distributed" else None
+
+    def version(self, tensors: Tensors) -> int:
+        return int(tensors["pushes"].min())
+
+    def transport(self, kit: Kit) -> str:
+        return self.settings.transport if kit.shared else "arena"
+
+    def join(self, flat: Flat, tensors: Tensors, links: str | None, rank: int) -> Sync:
+        mean: Mean = (
+            ArenaMean(tensors, rank, self.workers)
+            if links is None
+            else DistributedMean(rank, self.workers, links)
+        )
+        return AllReduceSync(self, flat, tensors, mean, rank)

@@ -1,0 +1,252 @@
+"""What a synchronisation scheme is: a short rule about who may write which part of a vector, and when.
+
+A scheme never knows that reinforcement learning exists. It sees a module behind one vector and a loss; it calls
+`backward()` and owns the optimiser.
+"""
+
+from __future__ import annotations
+
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, Protocol
+
+import torch
+from torch import Tensor
+
+from passel.arena import Spec, Tensors, prefixed
+from passel.nets.flat import Flat
+from passel.sync.optimiser import OptimiserSettings, VectorOptimiser, state_specs
+
+
+@dataclass(frozen=True)
+class SyncSettings:
+    """The numbers of a scheme."""
+
+    optimiser: OptimiserSettings = field(default_factory=OptimiserSettings)
+    max_grad_norm: float | None = None
+    every: int = 1
+    shards: int = 1
+    transport: str = "auto"
+
+
+@dataclass
+class Costs:
+    """What sharing has cost one learner so far: seconds waiting, copying and applying; staleness in versions."""
+
+    wait: float = 0.0
+    copy: float = 0.0
+    apply: float = 0.0
+    staleness: float = 0.0
+    pushes: int = 0
+
+
+class Semaphore(Protocol):
+    def acquire(self, block: bool = ..., timeout: float | None = ...) -> bool: ...
+    def release(self) -> None: ...
+
+
+class Kit(Protocol):
+    """What a placement lends to a scheme to join learners: locks and semaphores of the kind that works there."""
+
+    shared: bool
+
+    def lock(self) -> AbstractContextManager[Any]: ...
+    def semaphore(self) -> Semaphore: ...
+    def meeting_point(self) -> str: ...
+
+
+class NonFiniteError(Exception):
+    """The loss is not a number. Nothing was applied: the vector is as it was before this update."""
+
+
+class Sync(ABC):
+    """One learner's side of a scheme.
+
+        while training:
+            sync.pull()           # my vector is now as fresh as the scheme lets it be
+            loss = ...            # a forward pass of sync.flat.module
+            sync.push(loss)       # backward, and my gradient is on its way to everybody
+
+    `version` is how many updates the vector that I hold has seen. Runs in: each worker.
+    """
+
+    def __init__(self, flat: Flat, settings: SyncSettings) -> None:
+        self.flat = flat
+        self.settings = settings
+        self.lr = settings.optimiser.lr
+        self.version = 0
+        self.costs = Costs()
+
+    @abstractmethod
+    def pull(self) -> None:
+        """Bring `flat.values` up to date."""
+
+    @abstractmethod
+    def send(self) -> None:
+        """`flat.grads` holds this learner's gradient: clip it where this scheme clips, and share it."""
+
+    def push(self, loss: Tensor) -> float:
+        """Differentiate, check and share. Returns the loss as a number."""
+        value = loss.item()
+        if value != value or value in (float("inf"), float("-inf")):
+            raise NonFiniteError(f"the loss is {value}")
+        self.flat.backward(loss)
+        self.send()
+        self.costs.pushes += 1
+        return value
+
+    def clip(self, grads: Tensor) -> None:
+        """Scale `grads` down to the largest norm that is allowed."""
+        limit = self.settings.max_grad_norm
+        if limit is not None:
+            norm = torch.linalg.vector_norm(grads).item()
+            if norm > limit:
+                grads.mul_(limit / norm)
+
+
+class Server(ABC):
+    """A role beside the learners that a scheme needs: a shard of a parameter server."""
+
+    name: str
+
+    @abstractmethod
+    def serve(self, timeout: float) -> None:
+        """Handle what is waiting; wait at most `timeout` seconds for it."""
+
+
+class Scheme(ABC):
+    """The plan of a scheme for one vector: what it keeps in the arena, what joins the learners, who serves.
+
+        specs = scheme.specs()                           # the placement allocates them
+        scheme.start(tensors)
+        links = scheme.links(kit)                        # locks and semaphores, made once, given to every worker
+        servers = scheme.servers(tensors, links)         # roles of their own, often none
+        sync = scheme.attach(flat, tensors, links, rank) # in each worker
+
+    Whatever the scheme, `vector` and `optimiser/...` in the arena are the state of the run, so a checkpoint of one
+    scheme is a checkpoint of all.
+    """
+
+    name: ClassVar[str]
+    summary: ClassVar[str]
+    #: Every learner takes part in every update: nobody may rest while another waits for its gradient.
+    collective: ClassVar[bool] = False
+    one_learner: ClassVar[bool] = False
+
+    def __init__(self, size: int, workers: int, settings: SyncSettings) -> None:
+        self.size, self.workers = size, workers
+        self.requested = settings
+        # With local steps in between, the learners exchange how far they have moved: a pseudo-gradient that the shared
+        # side follows by exactly its length, whatever optimiser each learner uses for its own steps.
+        self.settings = settings if settings.every == 1 else replace(settings, optimiser=OUTER, max_grad_norm=None)
+
+    def specs(self) -> dict[str, Spec]:
+        specs = {
+            "vector": Spec((self.size,)),
+            "pushes": Spec((self.workers,), torch.int64),
+            **prefixed("optimiser", state_specs(self.settings.optimiser, self.size)),
+        }
+        if self.requested.every > 1:
+            for rank in range(self.workers):
+                specs |= prefixed(f"local/{rank}", LocalSteps.specs(self.requested, self.size))
+        return specs
+
+    def start(self, tensors: Tensors) -> None:
+        """Make the scheme's own counters agree, once, before anybody attaches to a new or a resumed run."""
+
+    def version(self, tensors: Tensors) -> int:
+        """How many updates the shared vector has seen."""
+        return int(tensors["pushes"].sum())
+
+    def links(self, kit: Kit) -> Any:
+        return None
+
+    @property
+    def server_count(self) -> int:
+        """How many roles of its own the scheme needs beside the learners."""
+        return 0
+
+    def servers(self, tensors: Tensors, links: Any) -> list[Server]:
+        return []
+
+    def attach(self, flat: Flat, tensors: Tensors, links: Any, rank: int) -> Sync:
+        """This learner's side. `flat` takes the values of the shared vector."""
+        sync = self.join(flat, tensors, links, rank)
+        if self.requested.every > 1:
+            sync = LocalSteps(sync, self.requested, tensors.below(f"local/{rank}"))
+        return sync
+
+    @abstractmethod
+    def join(self, flat: Flat, tensors: Tensors, links: Any, rank: int) -> Sync:
+        """As attach, for one exchange an update."""
+
+
+OUTER = OptimiserSettings(kind="sgd", lr=1.0)
+
+
+class LocalSteps(Sync):
+    """K steps of one's own, then one exchange of how far they led.
+
+    The inner steps use this learner's own optimiser. The exchange gives the scheme the pseudo-gradient
+    `base - values`, which it follows with plain SGD of step 1: for all-reduce this is the mean of everybody's vectors
+    (local SGD), for a shared vector it is the sum of everybody's progress.
+    """
+
+    def __init__(self, outer: Sync, settings: SyncSettings, tensors: Mapping[str, Tensor]) -> None:
+        super().__init__(outer.flat, settings)
+        self.outer = outer
+        self.costs = outer.costs
+        self._tensors = Tensors(tensors)
+        self._count, self._base = tensors["count"], tensors["base"]
+        self._inner = VectorOptimiser(
+            settings.optimiser, self.flat.values, self.flat.grads, self._tensors.below("optimiser")
+        )
+        if int(self._count) % settings.every:
+            self.flat.values.copy_(tensors["vector"])
+
+    @staticmethod
+    def specs(settings: SyncSettings, size: int) -> dict[str, Spec]:
+        return {
+            "vector": Spec((size,)),
+            "base": Spec((size,)),
+            "count": Spec((), torch.int64),
+            **prefixed("optimiser", state_specs(settings.optimiser, size)),
+        }
+
+    def pull(self) -> None:
+        if int(self._count) % self.settings.every == 0:
+            if int(self._count):
+                self.flat.values.copy_(self._base)
+            self.outer.pull()
+            self._base.copy_(self.flat.values)
+        self.version = self.outer.version * self.settings.every + int(self._count) % self.settings.every
+
+    def send(self) -> None:
+        self.clip(self.flat.grads)
+        self._inner.step(self.lr)
+        self._count += 1
+        if int(self._count) % self.settings.every == 0:
+            torch.sub(self._base, self.flat.values, out=self.flat.grads)
+            self.outer.send()
+        else:
+            self._tensors["vector"].copy_(self.flat.values)
+
+
+def patiently(ready: Callable[[], bool], what: str, patience: float = 120.0) -> float:
+    """Wait until `ready()`: spin a little, then yield, then sleep. Returns the seconds waited.
+
+    A wait here is tens of microseconds when all goes well, less than a sleep costs; and it must not burn a core that
+    the awaited process may need.
+    """
+    if ready():
+        return 0.0
+    start = time.perf_counter()
+    while not ready():
+        waited = time.perf_counter() - start
+        if waited > patience:
+            raise TimeoutError(f"waited {patience:.0f} s for {what}")
+        time.sleep(0 if waited < 300e-6 else 50e-6 if waited < 20e-3 else 1e-3)
+    return time.perf_counter() - start

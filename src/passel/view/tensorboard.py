@@ -1,0 +1,94 @@
+"""The run in TensorBoard: its numbers against steps, and the network's graph.
+
+TensorBoard takes a third of a second to import, so it is imported with the first report, when the workers already work.
+A report becomes one event with all its scalars, which costs a tenth of what one event a scalar does; a thread of the
+writer puts it on disk.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import io
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from passel.types import Report
+
+
+class TensorBoardLog:
+    """Writes reports into the folder `path`; nothing is created before there is something to write."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._writer: Any = None
+        self._summary: Any = None
+
+    def report(self, report: Report) -> None:
+        """All numbers of the report, at the step at which they were true."""
+        writer = self._open()
+        values = [self._summary.Value(tag=tag, simple_value=value) for tag, value in scalars_of(report).items()]
+        writer.file_writer.add_summary(self._summary(value=values), report.steps)
+
+    def graph(self, module: nn.Module, example_input: Tensor) -> bool:
+        """The network's graph, drawn from one forward pass; False if PyTorch cannot trace this module.
+
+        It is a picture, so a run goes on without it; and it leaves no mark on the run: the random stream and the
+        module's mode are afterwards what they were before.
+        """
+        writer = self._open()
+        try:
+            with _traced_in_silence(), torch.random.fork_rng(devices=[]), torch.no_grad():
+                writer.add_graph(module, example_input, use_strict_trace=False)
+        except RuntimeError:
+            return False
+        return True
+
+    def close(self) -> None:
+        """Put on disk what is still in memory. Twice does no harm."""
+        if self._writer is not None:
+            self._writer.close()
+            self._writer = None
+
+    def _open(self) -> Any:
+        if self._writer is None:
+            self._summary = importlib.import_module("tensorboard.compat.proto.summary_pb2").Summary
+            module: Any = importlib.import_module("torch.utils.tensorboard")
+            self._writer = module.SummaryWriter(str(self._path), max_queue=1000, flush_secs=10)
+        return self._writer
+
+
+def scalars_of(report: Report) -> dict[str, float]:
+    """The report as flat names and numbers."""
+    flat = {
+        "speed/steps_per_second": report.steps_per_second,
+        "speed/updates_per_second": report.updates_per_second,
+        "run/episodes": float(report.episodes),
+        "run/updates": float(report.updates),
+        "run/seconds": report.seconds,
+        "run/staleness": report.staleness,
+    }
+    if report.return_mean_100 is not None:
+        flat["run/return_mean_100"] = report.return_mean_100
+    flat |= {f"shares/{stage}": share for stage, share in report.shares.items()}
+    flat |= {f"scalars/{name}": value for name, value in report.scalars.items()}
+    flat |= {f"workers/{row.name}/steps_per_second": row.steps_per_second for row in report.workers}
+    return flat
+
+
+@contextlib.contextmanager
+def _traced_in_silence() -> Iterator[None]:
+    """Tracing is deprecated, and warns of values that it freezes: neither matters to a picture of one forward pass.
+
+    PyTorch also prints a failed trace to standard output, where the live view is.
+    """
+    jit: Any = torch.jit
+    with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
+        warnings.filterwarnings("ignore", r"`torch\.jit\.trace(_method)?` is deprecated", DeprecationWarning)
+        warnings.filterwarnings("ignore", category=jit.TracerWarning)
+        yield

@@ -1,0 +1,342 @@
+"""A run folder has one writer, is made whole or not at all, and reads back what was written."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from passel.run.folder import RunFolder, default_name
+from passel.run.lock import FolderLock
+from passel.types import PasselError, Report, WorkerRow
+
+CONFIG: dict[str, Any] = {
+    "env": "ALE/Pong-v5",
+    "algo": "dqn",
+    "sync": "hogwild",
+    "workers": 2,
+    "seed": 1,
+    "clip": None,
+    "lr": 1e-4,
+    "hidden": [64, 64],
+    "limits": {"steps": 1000, "seconds": None},
+}
+
+
+def created(path: Path) -> RunFolder:
+    return RunFolder.create(path, CONFIG, {"cpu": "abacus"})
+
+
+def names_in(folder: Path) -> set[str]:
+    return {str(entry.relative_to(folder)) for entry in folder.rglob("*")}
+
+
+def test_config_and_card_come_back_as_they_were_none_included(tmp_path: Path) -> None:
+    with created(tmp_path / "runs" / "x") as run:
+        assert run.read_config() == CONFIG
+        assert run.read_card() == {"cpu": "abacus"}
+        assert run.read_summary() is None
+        assert run.read_metrics() == run.read_events() == []
+    assert names_in(tmp_path / "runs" / "x") == {"config.toml", "card.json", ".lock"}
+
+
+def test_a_folder_that_holds_a_run_is_refused_with_the_cure_and_untouched(tmp_path: Path) -> None:
+    path = tmp_path / "x"
+    created(path).close()
+    before = {name: (path / name).read_bytes() for name in ("config.toml", "card.json")}
+    with pytest.raises(PasselError) as caught:
+        RunFolder.create(path, {"other": 1}, {})
+    assert str(caught.value) == f"{path} already holds a run. Use `passel resume {path}`, or another --out."
+    assert {name: (path / name).read_bytes() for name in before} == before
+
+
+def test_an_empty_or_foreign_folder_becomes_a_run(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("mine")
+    created(tmp_path).close()
+    assert (tmp_path / "notes.txt").read_text() == "mine"
+
+
+@pytest.mark.parametrize("call", range(1, 8))
+def test_a_creation_that_fails_leaves_the_disk_as_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: int
+) -> None:
+    count = 0
+
+    def failing(real: Any) -> Any:
+        def wrapper(*arguments: Any) -> Any:
+            nonlocal count
+            count += 1
+            if count >= call:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            return real(*arguments)
+
+        return wrapper
+
+    for name in ("write", "fsync", "rename"):
+        monkeypatch.setattr(os, name, failing(getattr(os, name)))
+    with pytest.raises(PasselError, match="No space left on device.* another --out"):
+        created(tmp_path / "runs" / "x")
+    assert names_in(tmp_path) == set()
+
+
+def test_a_config_that_cannot_be_written_makes_nothing(tmp_path: Path) -> None:
+    with pytest.raises(TypeError):
+        RunFolder.create(tmp_path / "x", {"f": object()}, {})
+    assert names_in(tmp_path) == set()
+
+
+def test_a_file_in_the_way_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "x").write_text("")
+    with pytest.raises(PasselError, match="cannot be made .* another --out"):
+        created(tmp_path / "x")
+
+
+HOLDER = """
+import sys, time
+from pathlib import Path
+from passel.run.lock import FolderLock
+lock = FolderLock(Path(sys.argv[1]))
+print("held", flush=True)
+time.sleep(60)
+"""
+
+
+def test_a_second_process_is_refused_by_name_until_the_first_is_killed(tmp_path: Path) -> None:
+    created(tmp_path).close()
+    holder = subprocess.Popen([sys.executable, "-c", HOLDER, str(tmp_path)], stdout=subprocess.PIPE, text=True)
+    try:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "held\n"
+        for attempt in (lambda: RunFolder.open(tmp_path), lambda: created(tmp_path)):
+            with pytest.raises(PasselError, match=rf"in use by process {holder.pid} on \S+\. Stop it"):
+                attempt()
+        with RunFolder.open(tmp_path, lock=False) as reader:
+            assert reader.read_config() == CONFIG
+    finally:
+        holder.send_signal(signal.SIGKILL)
+        holder.communicate()
+    RunFolder.open(tmp_path).close()
+
+
+def test_a_started_worker_does_not_inherit_the_lock(tmp_path: Path) -> None:
+    run = created(tmp_path)
+    worker = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE, close_fds=False)
+    run.close()
+    RunFolder.open(tmp_path).close()
+    worker.communicate(b"\n")
+
+
+def test_a_lock_file_removed_by_another_is_not_a_lock(tmp_path: Path) -> None:
+    first = FolderLock(tmp_path)
+    second_sees = os.open(tmp_path / ".lock", os.O_RDWR)
+    first.abandon()
+    second = FolderLock(tmp_path)
+    assert not os.path.samestat(os.fstat(second_sees), os.stat(tmp_path / ".lock"))
+    with pytest.raises(PasselError, match=f"process {os.getpid()}"):
+        FolderLock(tmp_path)
+    second.release()
+    os.close(second_sees)
+
+
+def test_without_the_lock_nothing_can_be_written(tmp_path: Path) -> None:
+    created(tmp_path).close()
+    before = names_in(tmp_path)
+    run = RunFolder.open(tmp_path, lock=False)
+    for write in (
+        lambda: run.metric({}),
+        lambda: run.event("x"),
+        lambda: run.write_summary({}),
+        lambda: run.truncate_metrics(0),
+    ):
+        with pytest.raises(PasselError, match="reading only"):
+            write()
+    assert names_in(tmp_path) == before
+
+
+def test_closing_twice_is_harmless_and_ends_writing(tmp_path: Path) -> None:
+    run = created(tmp_path)
+    run.metric({"steps": 1})
+    run.close()
+    run.close()
+    with pytest.raises(PasselError, match="reading only"):
+        run.metric({"steps": 2})
+
+
+def test_an_unknown_run_names_the_nearest(tmp_path: Path) -> None:
+    with pytest.raises(PasselError, match="no runs in"):
+        RunFolder.open(tmp_path / "CartPole-dqn")
+    for name in ("CartPole-dqn-2w", "LunarLander-ppo"):
+        created(tmp_path / name).close()
+    with pytest.raises(PasselError) as caught:
+        RunFolder.open(tmp_path / "CartPole-dqn-3w")
+    assert str(caught.value) == (
+        f"there is no run {tmp_path / 'CartPole-dqn-3w'}. The nearest run is {tmp_path / 'CartPole-dqn-2w'}."
+    )
+
+
+def test_what_is_no_run_says_what_is_missing(tmp_path: Path) -> None:
+    created(tmp_path / "runs" / "x").close()
+    with pytest.raises(PasselError, match=r"is not a run: it has no config.toml and no card.json\..*runs/x"):
+        RunFolder.open(tmp_path / "runs")
+    (tmp_path / "runs" / "x" / "config.toml").unlink()
+    with pytest.raises(PasselError, match=r"is not a run: it has no config.toml\."):
+        RunFolder.open(tmp_path / "runs" / "x")
+
+
+def test_metrics_are_one_whole_line_each_and_readable_at_once(tmp_path: Path) -> None:
+    with created(tmp_path) as run:
+        for step in range(5):
+            run.metric({"steps": step, "text": "line\nbreak é"})
+            raw = (tmp_path / "metrics.jsonl").read_bytes()
+            assert raw.count(b"\n") == step + 1
+            assert json.loads(raw.splitlines()[-1])["steps"] == step
+        assert [row["steps"] for row in run.read_metrics()] == list(range(5))
+
+
+def strict(text: str) -> Any:
+    """JSON as the standard has it: Python's own reader would let a bare NaN pass."""
+
+    def refuse(constant: str) -> None:
+        raise AssertionError(f"{constant} is not JSON")
+
+    return json.loads(text, parse_constant=refuse)
+
+
+def test_nan_and_infinity_become_null_and_numpy_becomes_numbers(tmp_path: Path) -> None:
+    with created(tmp_path) as run:
+        run.metric({"loss": float("nan"), "deep": {"list": [1.5, float("inf"), np.float32("-inf")]}})
+        run.metric({"n": np.int64(3), "a": np.array([1.0, np.nan]), "f": np.float64(0.1), "b": np.bool_(True)})
+        run.event("stopped", why=float("nan"))
+        run.write_summary({"mean": float("nan")})
+    first, second = (strict(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines())
+    assert first == {"loss": None, "deep": {"list": [1.5, None, None]}}
+    assert second == {"n": 3, "a": [1.0, None], "f": 0.1, "b": True}
+    assert strict((tmp_path / "events.jsonl").read_text())["why"] is None
+    assert strict((tmp_path / "summary.json").read_text()) == {"mean": None}
+
+
+def test_a_report_is_a_line(tmp_path: Path) -> None:
+    row = WorkerRow("worker 0", "running", 5, 2, 10.0, {"act": 0.5, "learn": 0.5}, float("nan"))
+    report = Report(5, 20, 0.5, 1, 2, None, 10.0, 4.0, 0.0, {"act": 1.0}, {"loss": 0.25}, (row,), 100)
+    with created(tmp_path) as run:
+        run.metric(report)
+        (line,) = run.read_metrics()
+    assert (line["steps"], line["frames"], line["return_mean_100"], line["scalars"]) == (5, 20, None, {"loss": 0.25})
+    assert line["workers"][0]["shares"] == {"act": 0.5, "learn": 0.5}
+    assert line["workers"][0]["staleness"] is None
+
+
+@pytest.mark.parametrize("tail", [b'{"steps": 3, "ret', b"{", b'{"steps": 3}', b"\x00\x00\x00\n", b"\xff\xfe"])
+def test_a_torn_last_line_is_passed_over_and_never_continued(tmp_path: Path, tail: bytes) -> None:
+    with created(tmp_path) as run:
+        run.metric({"steps": 1})
+        run.metric({"steps": 2})
+    with (tmp_path / "metrics.jsonl").open("ab") as file:
+        file.write(tail)
+    with RunFolder.open(tmp_path, lock=False) as reader:
+        assert [row["steps"] for row in reader.read_metrics()] == [1, 2]
+    with RunFolder.open(tmp_path) as run:
+        run.metric({"steps": 4})
+        assert [row["steps"] for row in run.read_metrics()] == [1, 2, 4]
+
+
+def test_a_bad_line_in_the_middle_is_an_error_that_names_it(tmp_path: Path) -> None:
+    with created(tmp_path) as run:
+        run.metric({"steps": 1})
+    (tmp_path / "metrics.jsonl").write_text('{"steps": 1}\nrubbish\n{"steps": 3}\n')
+    with RunFolder.open(tmp_path, lock=False) as run, pytest.raises(PasselError, match=r"line 2 of .*metrics\.jsonl"):
+        run.read_metrics()
+
+
+def test_a_full_disk_tears_no_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with created(tmp_path) as run:
+        run.metric({"steps": 1})
+        real, calls = os.write, 0
+
+        def nearly_full(fd: int, data: Any) -> int:
+            nonlocal calls
+            calls += 1
+            if calls == 2:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            return real(fd, data[:3])
+
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "write", nearly_full)
+            with pytest.raises(PasselError, match=r"metrics\.jsonl cannot be written \(No space left"):
+                run.metric({"steps": 2})
+        run.metric({"steps": 3})
+    assert (tmp_path / "metrics.jsonl").read_text() == '{"steps": 1}\n{"steps": 3}\n'
+
+
+def test_metrics_after_a_checkpoint_are_dropped_and_appending_goes_on(tmp_path: Path) -> None:
+    with created(tmp_path) as run:
+        for step in (100, 200, 300, 400):
+            run.metric({"steps": step})
+        run.truncate_metrics(after_step=250)
+        run.metric({"steps": 300, "again": True})
+        assert run.read_metrics() == [{"steps": 100}, {"steps": 200}, {"steps": 300, "again": True}]
+        run.truncate_metrics(after_step=0)
+        assert run.read_metrics() == []
+    assert names_in(tmp_path) == {"config.toml", "card.json", ".lock", "metrics.jsonl"}
+
+
+def test_events_carry_time_and_kind_in_order(tmp_path: Path) -> None:
+    with created(tmp_path) as run:
+        run.event("started", workers=2)
+        run.event("worker died", worker=1, signal="SIGKILL")
+        first, second = run.read_events()
+    assert list(first) == ["time", "kind", "workers"]
+    assert (second["kind"], second["worker"]) == ("worker died", 1)
+    assert first["time"].endswith("Z")
+    assert first["time"] <= second["time"]
+
+
+def test_a_summary_that_cannot_be_replaced_leaves_the_old_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with created(tmp_path) as run:
+        run.write_summary({"status": "stopped"})
+
+        def refuse(*_: Any) -> None:
+            raise OSError(errno.EIO, "broken")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "rename", refuse)
+            with pytest.raises(OSError, match="broken"):
+                run.write_summary({"status": "solved"})
+        assert run.read_summary() == {"status": "stopped"}
+        run.write_summary({"status": "solved"})
+        assert run.read_summary() == {"status": "solved"}
+    assert names_in(tmp_path) == {"config.toml", "card.json", ".lock", "summary.json"}
+
+
+def test_a_config_broken_by_hand_is_named(tmp_path: Path) -> None:
+    created(tmp_path).close()
+    (tmp_path / "config.toml").write_text("algo = \n")
+    with RunFolder.open(tmp_path, lock=False) as run, pytest.raises(PasselError, match=r"config\.toml cannot be read"):
+        run.read_config()
+
+
+def test_the_default_name_says_what_the_run_is_and_never_takes_a_name_twice(tmp_path: Path) -> None:
+    lander = {"env": "LunarLander-v3", "algo": "dqn", "sync": "hogwild", "workers": 2, "seed": 1}
+    names = []
+    for _ in range(3):
+        names.append(default_name(lander, tmp_path))
+        (tmp_path / names[-1]).mkdir()
+    assert names == [f"LunarLander-v3-dqn-hogwild-2w-s1{end}" for end in ("", "-2", "-3")]
+    assert default_name({**lander, "env": "../../ALE/Pong v5"}, tmp_path) == "ALE-Pong-v5-dqn-hogwild-2w-s1"
+
+
+def test_the_paths_are_where_the_documentation_says(tmp_path: Path) -> None:
+    with created(tmp_path) as run:
+        assert [path.relative_to(tmp_path).name for path in (run.checkpoints, run.videos, run.tb)] == [
+            "checkpoints",
+            "videos",
+            "tb",
+        ]

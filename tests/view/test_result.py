@@ -1,0 +1,117 @@
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from passel.view.result import FILES, advice, render_result
+
+SUMMARY: dict[str, Any] = {
+    "env": "CartPole-v1",
+    "algo": "dqn",
+    "sync": "hogwild",
+    "place": "processes",
+    "workers": 4,
+    "status": "solved",
+    "steps": 150_234,
+    "episodes": 812,
+    "seconds": 33.2,
+    "steps_per_second": 4525.0,
+    "updates_per_second": 271.0,
+    "return_mean_100": 478.2,
+    "solved_at": 475.0,
+    "solved_at_seconds": 31.1,
+    "solved_at_steps": 148_000,
+    "solved_at_episodes": 800,
+    "eval": {"episodes": 100, "mean": 498.2, "std": 4.2, "min": 452.0, "max": 500.0},
+    "peak_rss_mb": 1234.0,
+    "workers_restarted": 2,
+    "shares": {"env": 0.55, "learn": 0.3, "wait": 0.05, "other": 0.1},
+}
+
+
+def rendered(summary: dict[str, Any], folder: Path, width: int = 80) -> str:
+    console = Console(file=io.StringIO(), record=True, width=width, force_terminal=True)
+    render_result(summary, folder, console)
+    return console.export_text()
+
+
+def test_a_solved_run_says_when_how_well_how_fast_and_what_next(tmp_path: Path) -> None:
+    text = rendered(SUMMARY, tmp_path)
+    for wanted in (
+        "Solved in 31s, 148k steps, 800 episodes",
+        "498.2 ± 4.2  [452, 500] over 100 greedy episodes",
+        "478.2 mean return of the last 100 episodes",
+        "4.5k steps/s, 271 updates/s",
+        "1,234 MB",
+        "workers restarted: 2",
+        "env 55%  learn 30%  wait 5%  other 10%",
+    ):
+        assert wanted in text, wanted
+    assert advice(SUMMARY["shares"]) in " ".join(text.split())
+
+
+def test_a_run_that_did_not_solve_it_never_claims_to(tmp_path: Path) -> None:
+    finished = {**SUMMARY, "status": "finished", "eval": None, "return_mean_100": None}
+    text = rendered(finished, tmp_path)
+    assert "Finished, not solved (that takes 475)" in text
+    assert "Solved" not in text
+    assert "none was made" in text
+    assert "not solved" not in rendered({**finished, "solved_at": None}, tmp_path), "there was no threshold to reach"
+
+
+@pytest.mark.parametrize(("status", "words"), [("stopped", "Stopped before the end"), ("failed", "Failed")])
+def test_the_other_ends_are_named(status: str, words: str, tmp_path: Path) -> None:
+    assert words in rendered({"status": status}, tmp_path)
+
+
+def test_each_file_that_is_there_is_explained_and_no_other(tmp_path: Path) -> None:
+    (tmp_path / "config.toml").touch()
+    (tmp_path / "checkpoints").mkdir()
+    text = rendered(SUMMARY, tmp_path, width=200)
+    for name, what in FILES.items():
+        assert (what in text) == (name in ("config.toml", "checkpoints"))
+    assert "checkpoints/" in text
+
+
+@pytest.mark.parametrize("width", [60, 80, 120])
+def test_commands_can_be_copied_whole_from_any_width(width: int, tmp_path: Path) -> None:
+    folder = tmp_path / ("a run with a long name " * 4).strip()
+    (folder / "tb").mkdir(parents=True)
+    lines = [line.strip() for line in rendered(SUMMARY, folder, width).splitlines()]
+    for command in ("resume", "eval", "plot", "video"):
+        assert f"passel {command} '{folder}'" in lines
+    assert f"tensorboard --logdir '{folder / 'tb'}'" in lines
+
+
+def test_a_short_folder_keeps_to_the_width() -> None:
+    assert max(len(line) for line in rendered(SUMMARY, Path("runs/a")).splitlines()) <= 80
+
+
+@pytest.mark.parametrize(
+    ("shares", "words"),
+    [
+        ({"env": 0.51, "learn": 0.49}, "more environments"),
+        ({"env": 0.51, "wait": 0.4}, "more environments"),
+        ({"learn": 0.71, "env": 0.2}, "smaller batch"),
+        ({"act": 0.6, "env": 0.4}, "one forward pass"),
+        ({"wait": 0.16, "learn": 0.6, "env": 0.24}, "--sync hogwild"),
+        ({"copy": 0.2, "learn": 0.6, "env": 0.2}, "--sync-every"),
+        ({"sample": 0.35, "learn": 0.4, "env": 0.25}, "Sampling"),
+        ({"env": 0.5, "learn": 0.35, "wait": 0.15}, "No stage stands out (the largest is env, with 50%)"),
+        ({"env": 0.2, "other": 0.8}, "profiler"),
+        ({}, "nothing to advise"),
+    ],
+)
+def test_advice_names_the_cause_before_its_consequence(shares: dict[str, float], words: str) -> None:
+    sentence = advice(shares)
+    assert words in sentence
+    assert sentence.endswith(".")
+    assert "\n" not in sentence
+
+
+def test_advice_quotes_the_share_it_rests_on() -> None:
+    assert "wait for each other 23% of the time" in advice({"wait": 0.23, "learn": 0.5})

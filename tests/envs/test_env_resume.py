@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from gymnasium.spaces import Discrete
 from torch import Tensor
 
 from passel.arena import Arena
@@ -65,6 +66,29 @@ def test_a_score_is_continued_and_not_begun_again() -> None:
     resumed = make("passel/Countdown-v0", tensors, 1, terminate_after=4)
     assert resumed.restore().tolist() == [[2, 0]]
     assert play(resumed, np.zeros((2, 1), np.int64))[-1].episodes == [Episode(10.0, 4)]
+
+
+class PaysTheAction(Countdown):
+    """Rewards the action as it was given, in a space that begins at 3."""
+
+    def __init__(self) -> None:
+        super().__init__(terminate_after=4)
+        self.action_space = Discrete(2, start=3)
+
+    def step(self, action: Any) -> Any:
+        obs, _, terminated, truncated, info = super().step(action)
+        return obs, float(action), terminated, truncated, info
+
+
+def test_a_replay_gives_the_actions_that_the_space_starts_at() -> None:
+    tensors = record(PaysTheAction, 1)
+    envs = make(PaysTheAction, tensors, 1)
+    envs.reset()
+    play(envs, np.array([[0], [1]]))
+    assert tensors["actions"][0, :2].tolist() == [0, 1]
+    resumed = make(PaysTheAction, tensors, 1)
+    resumed.restore()
+    assert play(resumed, np.array([[0], [1]]))[-1].episodes == [Episode(3.0 + 4 + 3 + 4, 4)]
 
 
 def test_restore_without_a_past_is_reset() -> None:

@@ -161,12 +161,13 @@ def land(obs: Any) -> Any:
 
 
 def test_a_fixed_lander_scores_the_same_in_both() -> None:
-    """One episode a copy, so that short ones are not counted more often; about 240 +- 100 in a long measurement."""
+    """One episode a copy, so that short ones are not counted more often; cut at 400 steps to be quick."""
+    n = 32
 
     def scores(backend: Any) -> np.ndarray[Any, Any]:
-        envs = make_envs("LunarLander-v3", 64, seed=1, backend=backend)
+        envs = make_envs("LunarLander-v3", n, seed=1, backend=backend, env_args={"max_episode_steps": 400})
         obs, first = envs.reset(), {}
-        while len(first) < 64:
+        while len(first) < n:
             step = envs.step(land(obs))
             for row, episode in zip(np.flatnonzero(step.ended), step.episodes, strict=True):
                 first.setdefault(int(row), episode.score)
@@ -174,14 +175,14 @@ def test_a_fixed_lander_scores_the_same_in_both() -> None:
         return np.array(list(first.values()))
 
     plain, fast = scores("gymnasium"), scores("envpool")
-    error = np.sqrt(plain.var() / 64 + fast.var() / 64)
+    error = np.sqrt((plain.var() + fast.var()) / n)
     assert abs(plain.mean() - fast.mean()) < 4 * error
     assert 170 < plain.mean() < 290
     assert 170 < fast.mean() < 290
 
 
 def test_an_end_on_the_limit_itself_is_reported_as_truncated() -> None:
-    """A known limit of EnvPool, pinned here so that we notice if it changes: Gymnasium says both, we would say terminated."""
+    """A known limit of EnvPool, pinned so that we notice if it changes: from Gymnasium it would be a termination."""
     free = make_envs("CartPole-v1", 8, seed=0, backend="envpool")
     free.reset()
     fallen = {t: step for t in range(1, 12) if (step := free.step(np.zeros(8, np.int64))).discount.min() == 0}

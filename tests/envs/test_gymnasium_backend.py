@@ -87,9 +87,8 @@ def test_types_and_shapes() -> None:
     envs = make_envs("CartPole-v1", 3, seed=0, backend="gymnasium")
     assert (envs.reset().shape, envs.reset().dtype) == ((3, 4), np.float32)
     step = envs.step(zeros(envs))
-    found = [
-        (a.shape, a.dtype) for a in (step.obs, step.next_obs, step.reward, step.discount, step.truncated, step.real)
-    ]
+    arrays = (step.obs, step.next_obs, step.reward, step.discount, step.truncated, step.real)
+    found = [(a.shape, a.dtype) for a in arrays]
     assert found == [
         ((3, 4), np.float32),
         ((3, 4), np.float32),

@@ -11,12 +11,13 @@ import select
 import signal
 import sys
 import time
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 
 import torch
 
-from passel.run.checkpoint import latest, save
+from passel.run.checkpoint import latest, load, save
 
 
 def groups_of(number: int) -> dict[str, dict[str, torch.Tensor]]:
@@ -42,8 +43,12 @@ def number_in(folder: Path) -> int:
 def forked(child: Callable[[], None]) -> int:
     pid = os.fork()
     if pid == 0:
-        child()
-        os._exit(0)
+        try:
+            child()
+            os._exit(0)
+        except BaseException:
+            traceback.print_exc()
+            os._exit(1)
     return pid
 
 
@@ -103,6 +108,8 @@ def killed_at_every_call(folder: Path) -> None:
                 save_number(folder, start + 1)
 
             _, status = os.waitpid(forked(child), 0)
+            for named in (folder / "checkpoints").glob("[0-9]*"):
+                load(named)  # also those on their way out: a number is never half a checkpoint
             found = number_in(folder)
             assert found in (start, start + 1), found
             if os.WIFEXITED(status):

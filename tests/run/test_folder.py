@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import json
 import os
 import signal
@@ -24,10 +25,9 @@ CONFIG: dict[str, Any] = {
     "sync": "hogwild",
     "workers": 2,
     "seed": 1,
-    "clip": None,
     "lr": 1e-4,
     "hidden": [64, 64],
-    "limits": {"steps": 1000, "seconds": None},
+    "limits": {"steps": 1000, "seconds": 1.5},
 }
 
 
@@ -39,7 +39,7 @@ def names_in(folder: Path) -> set[str]:
     return {str(entry.relative_to(folder)) for entry in folder.rglob("*")}
 
 
-def test_config_and_card_come_back_as_they_were_none_included(tmp_path: Path) -> None:
+def test_config_and_card_come_back_as_they_were(tmp_path: Path) -> None:
     with created(tmp_path / "runs" / "x") as run:
         assert run.read_config() == CONFIG
         assert run.read_card() == {"cpu": "abacus"}
@@ -82,7 +82,7 @@ def test_a_creation_that_fails_leaves_the_disk_as_it_was(
 
     for name in ("write", "fsync", "rename"):
         monkeypatch.setattr(os, name, failing(getattr(os, name)))
-    with pytest.raises(PasselError, match="No space left on device.* another --out"):
+    with pytest.raises(PasselError, match=r"No space left on device.* another --out"):
         created(tmp_path / "runs" / "x")
     assert names_in(tmp_path) == set()
 
@@ -95,7 +95,7 @@ def test_a_config_that_cannot_be_written_makes_nothing(tmp_path: Path) -> None:
 
 def test_a_file_in_the_way_is_refused(tmp_path: Path) -> None:
     (tmp_path / "x").write_text("")
-    with pytest.raises(PasselError, match="cannot be made .* another --out"):
+    with pytest.raises(PasselError, match=r"cannot be made .* another --out"):
         created(tmp_path / "x")
 
 
@@ -134,16 +134,22 @@ def test_a_started_worker_does_not_inherit_the_lock(tmp_path: Path) -> None:
     worker.communicate(b"\n")
 
 
-def test_a_lock_file_removed_by_another_is_not_a_lock(tmp_path: Path) -> None:
-    first = FolderLock(tmp_path)
-    second_sees = os.open(tmp_path / ".lock", os.O_RDWR)
-    first.abandon()
-    second = FolderLock(tmp_path)
-    assert not os.path.samestat(os.fstat(second_sees), os.stat(tmp_path / ".lock"))
+def test_a_lock_file_removed_while_it_was_being_locked_is_not_a_lock(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, removals = fcntl.flock, [tmp_path / ".lock"]
+
+    def after_a_removal(fd: int, operation: int) -> None:
+        if removals:
+            removals.pop().unlink()
+        real(fd, operation)
+
+    monkeypatch.setattr(fcntl, "flock", after_a_removal)
+    lock = FolderLock(tmp_path)
+    assert removals == []
     with pytest.raises(PasselError, match=f"process {os.getpid()}"):
         FolderLock(tmp_path)
-    second.release()
-    os.close(second_sees)
+    lock.release()
 
 
 def test_without_the_lock_nothing_can_be_written(tmp_path: Path) -> None:
@@ -323,14 +329,18 @@ def test_a_config_broken_by_hand_is_named(tmp_path: Path) -> None:
         run.read_config()
 
 
-def test_the_default_name_says_what_the_run_is_and_never_takes_a_name_twice(tmp_path: Path) -> None:
+def test_the_default_name_says_what_the_run_is_and_never_takes_a_name_twice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
     lander = {"env": "LunarLander-v3", "algo": "dqn", "sync": "hogwild", "workers": 2, "seed": 1}
-    names = []
+    assert default_name(lander) == "runs/LunarLander-v3-dqn-hogwild-2w-s1"
+    names: list[str] = []
     for _ in range(3):
         names.append(default_name(lander, tmp_path))
-        (tmp_path / names[-1]).mkdir()
-    assert names == [f"LunarLander-v3-dqn-hogwild-2w-s1{end}" for end in ("", "-2", "-3")]
-    assert default_name({**lander, "env": "../../ALE/Pong v5"}, tmp_path) == "ALE-Pong-v5-dqn-hogwild-2w-s1"
+        Path(names[-1]).mkdir()
+    assert names == [f"{tmp_path}/LunarLander-v3-dqn-hogwild-2w-s1{end}" for end in ("", "-2", "-3")]
+    assert default_name({**lander, "env": "../../ALE/Pong v5"}, tmp_path) == f"{tmp_path}/ALE-Pong-v5-dqn-hogwild-2w-s1"
 
 
 def test_the_paths_are_where_the_documentation_says(tmp_path: Path) -> None:

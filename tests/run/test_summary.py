@@ -13,10 +13,30 @@ from passel.run.folder import RunFolder
 from passel.run.summary import EvalResult, Summary
 from passel.types import PasselError
 
-PROMISED = """
-algo env sync place workers seed status steps frames updates episodes seconds steps_per_second updates_per_second
-return_mean_100 solved_at_seconds solved_at_steps solved_at_episodes eval peak_rss_mb workers_restarted checkpoint
-""".split()
+PROMISED = [
+    "algo",
+    "env",
+    "sync",
+    "place",
+    "workers",
+    "seed",
+    "status",
+    "steps",
+    "frames",
+    "updates",
+    "episodes",
+    "seconds",
+    "steps_per_second",
+    "updates_per_second",
+    "return_mean_100",
+    "solved_at_seconds",
+    "solved_at_steps",
+    "solved_at_episodes",
+    "eval",
+    "peak_rss_mb",
+    "workers_restarted",
+    "checkpoint",
+]
 
 SUMMARY = Summary(
     algo="dqn",

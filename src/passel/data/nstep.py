@@ -77,7 +77,6 @@ class NStep:
         waiting += 1
         if not real.all():
             waiting[~real] = 0
-            ended &= real
         full = waiting == self.n
         if not ended.any():
             done = self._full(hand, step, full)

@@ -91,7 +91,8 @@ class PrioritisedReplay:
         if index is None:
             raise PasselError("these transitions were not drawn by priority. Pass the `index` of the sampled batch.")
         priority = np.asarray(td_abs, np.float64) + self.eps
-        if not (np.isfinite(priority) & (priority >= self.eps)).all():
+        highest = priority.max(initial=self.eps)
+        if not (priority.min(initial=self.eps) >= self.eps and highest < np.inf):
             raise PasselError("a TD error is negative or not finite: the learner diverged. Lower the learning rate.")
         count, stripe = np.divmod(index, self._ring.writers)
         with self._lock:
@@ -99,7 +100,7 @@ class PrioritisedReplay:
             self._changing[0] = 1
             kept = ~self._ring.overwritten(stripe, count)
             self._tree.set(self._leaves(stripe, count)[kept], priority[kept] ** self.alpha)
-            self._highest[0] = priority.max(initial=self._highest[0])
+            self._highest[0] = max(highest, self._highest[0])
             self._changing[0] = 0
 
     def check_valid(self) -> None:

@@ -34,12 +34,14 @@ class SumTree:
 
     @staticmethod
     def specs(leaves: int, trees: int = 1) -> dict[str, Spec]:
-        """One tensor a level, `level0` being the leaves; all but the highest are padded with zeros to full nodes."""
-        widths = [leaves]
-        while trees * widths[-1] > WIDEST_ROOT and widths[-1] > FAN_OUT:
-            widths[-1] = -(-widths[-1] // FAN_OUT) * FAN_OUT
-            widths.append(widths[-1] // FAN_OUT)
-        return {f"level{height}": Spec((trees, width), torch.float64) for height, width in enumerate(widths)}
+        """One tensor a level, `level0` being the leaves, padded with zeros so that every node is full."""
+        root, highest = leaves, 0
+        while trees * root > WIDEST_ROOT and root > FAN_OUT:
+            root, highest = -(-root // FAN_OUT), highest + 1
+        return {
+            f"level{height}": Spec((trees, root * FAN_OUT ** (highest - height)), torch.float64)
+            for height in range(highest + 1)
+        }
 
     def __init__(self, tensors: Mapping[str, Tensor]) -> None:
         heights = sum(name.startswith("level") for name in tensors)

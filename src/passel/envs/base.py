@@ -25,7 +25,7 @@ class Envs(ABC):
     - A row ends in one way only: terminated (`discount` 0) or truncated; if both fall on one step, it terminated.
     - Rows with `real` False are no transitions: their reward is 0, and they count in no score and no length.
     - `step.episodes` has the environment's own score, a sum in double precision of rewards that nobody clipped.
-    - Every step returns fresh arrays: the caller may keep them, but not write, as `obs` and `next_obs` may be one array.
+    - Every step returns fresh arrays, which the caller may keep, but not change: `obs` and `next_obs` may be one array.
     - Floating-point observations are float32, whatever the environment declares; all others keep their type.
     """
 

@@ -7,7 +7,6 @@ no thread, lock or environment of the user's process. The watcher owns shutdown;
 from __future__ import annotations
 
 import faulthandler
-import importlib.util
 import multiprocessing
 import os
 import signal
@@ -16,12 +15,11 @@ import tempfile
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, suppress
+from collections.abc import Callable
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from multiprocessing import connection
 from multiprocessing.connection import Connection
-from multiprocessing.context import ForkServerContext
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
@@ -31,6 +29,7 @@ from gymnasium.vector.utils import CloudpickleWrapper
 from passel.arena import Arena
 from passel.place.base import Placement, WorkerDiedError
 from passel.place.board import Board, Command, State
+from passel.place.forkserver import context, main_hidden, warm_up
 from passel.place.plan import Links, Plan
 from passel.sync.base import Semaphore
 from passel.types import PasselError
@@ -38,33 +37,6 @@ from passel.types import PasselError
 START_PATIENCE = 120.0  # seconds; building environments may be slow
 PAUSE_PATIENCE = 120.0  # seconds; one step of a slow environment
 STOP_PATIENCE = 3.0
-PRELOAD = ["torch", "torch.distributed", "passel.place.processes"]
-
-
-def context() -> ForkServerContext:
-    return multiprocessing.get_context("forkserver")
-
-
-def warm_up(*, envpool: bool = False) -> None:
-    """Start the forkserver now, so that it imports torch while this process does the same."""
-    from multiprocessing.forkserver import ensure_running
-
-    preload = [*PRELOAD, "envpool"] if envpool and importlib.util.find_spec("envpool") else PRELOAD
-    context().set_forkserver_preload(preload)
-    with _main_hidden():
-        ensure_running()
-
-
-@contextmanager
-def _main_hidden() -> Iterator[None]:
-    """Workers must not import the user's script again: a script without an `if __name__` guard would train itself."""
-    main = sys.modules["__main__"]
-    hidden = {name: main.__dict__.pop(name) for name in ("__file__", "__spec__") if name in main.__dict__}
-    main.__spec__ = None
-    try:
-        yield
-    finally:
-        main.__dict__.update(hidden)
 
 
 class ProcessKit:
@@ -98,6 +70,7 @@ class Processes(Placement):
     """A process a worker, a process a shard. Runs in: the process that the user started."""
 
     def start(self) -> None:
+        warm_up()
         self._children: list[Child] = []
         self._folder = tempfile.TemporaryDirectory(prefix="passel-")
         links = self.plan.links(ProcessKit(self._folder.name))
@@ -112,7 +85,7 @@ class Processes(Placement):
     def _spawn(self, name: str, target: Callable[..., None], *args: Any) -> None:
         receive, send = context().Pipe(duplex=False)
         process = context().Process(target=_main, args=(target, send, *args), name=f"passel {name}", daemon=True)
-        with _main_hidden():
+        with main_hidden():
             process.start()
         send.close()
         self._children.append(Child(name, process, receive))

@@ -12,12 +12,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Self
 
+import tomli_w
+
 from passel.run import checkpoint
 from passel.run.files import json_text, plain, replace_file
 from passel.run.lines import JsonLines
 from passel.run.lock import FolderLock
 from passel.run.summary import Summary
-from passel.run.toml import from_toml, to_toml
 from passel.types import PasselError, Report
 
 CONFIG, CARD, METRICS, EVENTS, SUMMARY = "config.toml", "card.json", "metrics.jsonl", "events.jsonl", "summary.json"
@@ -44,8 +45,8 @@ class RunFolder:
 
     @classmethod
     def create(cls, path: Path, config: Mapping[str, Any], card: Mapping[str, Any]) -> Self:
-        """Make a new run, locked. If anything fails, the disk is as it was."""
-        texts = {CARD: json_text(card, indent=2) + "\n", CONFIG: to_toml(config)}
+        """Make a new run, locked. If anything fails, the disk is as it was. A None in `config` must be left out."""
+        texts = {CARD: json_text(card, indent=2) + "\n", CONFIG: tomli_w.dumps(config)}
         with ExitStack() as undo:
             try:
                 _make_folders(path, undo)
@@ -109,7 +110,7 @@ class RunFolder:
         self._metrics.keep(lambda row: row.get("steps", 0) <= after_step)
 
     def read_config(self) -> dict[str, Any]:
-        return _parsed(self.path / CONFIG, from_toml)
+        return _parsed(self.path / CONFIG, tomllib.loads)
 
     def read_card(self) -> dict[str, Any]:
         return _parsed(self.path / CARD, json.loads)
@@ -145,13 +146,13 @@ class RunFolder:
 
 
 def default_name(config: Mapping[str, Any], root: Path = Path("runs")) -> str:
-    """A name that says what the run is, with -2, -3, ... if `root` has it already."""
+    """A path below `root` that says what the run is, with -2, -3, ... if it is taken."""
     parts = (config["env"], config["algo"], config["sync"], f"{config['workers']}w", f"s{config['seed']}")
     base = re.sub(r"[^A-Za-z0-9._-]+", "-", "-".join(str(part) for part in parts)).strip(".-")
     name, number = base, 2
     while (root / name).exists():
         name, number = f"{base}-{number}", number + 1
-    return name
+    return str(root / name)
 
 
 def _make_folders(path: Path, undo: ExitStack) -> None:

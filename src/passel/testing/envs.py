@@ -59,7 +59,8 @@ class Corridor(Toy):
 class Countdown(Toy):
     """A script for boundary tests: rewards 1, 2, 3, ...; the observation is (steps so far, episodes before).
 
-    Ends after exactly `terminate_after` or `truncate_after` steps, whatever the actions; None means never.
+    Ends after exactly `terminate_after` or `truncate_after` steps, whatever the actions; None means never. Because it
+    counts its own episodes it is, by design, no function of the seed: a restored copy counts from 0 again.
     """
 
     def __init__(self, terminate_after: int | None = 5, truncate_after: int | None = None) -> None:

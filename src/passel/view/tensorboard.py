@@ -1,7 +1,7 @@
 """The run in TensorBoard: its numbers against steps, and the network's graph.
 
 TensorBoard takes a third of a second to import, so it is imported with the first report, when the workers already work.
-A report becomes one event with all its scalars, which costs a tenth of what one event a scalar does; a thread of the
+A report becomes one event with all its scalars, which costs a fifth of what one event a scalar does; a thread of the
 writer puts it on disk.
 """
 

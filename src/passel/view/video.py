@@ -135,7 +135,7 @@ class _Film:
         self._stream: Any = None
         self._packets: list[Any] = []
         self.title = ""
-        self.codec = next(name for name in CODECS if self._can_write(name))
+        self.codec = next((name for name in CODECS if self._can_write(name)), CODECS[-1])
 
     def __enter__(self) -> _Film:
         self._container = self._av.open(str(self._path), mode="w", options={"movflags": "+faststart"})

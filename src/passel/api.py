@@ -1,0 +1,248 @@
+"""What passel does, as functions: train, resume, load, evaluate. The command line calls these and nothing else."""
+
+from __future__ import annotations
+
+import dataclasses
+import shutil
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+
+from passel.algos import ALGORITHMS
+from passel.arena import Arena
+from passel.config import RunConfig, as_dict
+from passel.envs.make import describe
+from passel.evaluate import play, summarise
+from passel.interrupts import Interrupts
+from passel.place.base import Placement
+from passel.place.budget import threads_per_worker, usable_cores
+from passel.place.inline import Inline
+from passel.place.plan import Plan
+from passel.place.processes import Processes
+from passel.policy import Policy
+from passel.recipes.resolve import resolve_config
+from passel.run import checkpoint
+from passel.run.card import machine_card
+from passel.run.folder import RunFolder, default_name
+from passel.run.summary import EvalResult, Summary
+from passel.streams import derive
+from passel.supervisor import History, Supervisor
+from passel.types import EnvSpec, PasselError
+from passel.view.terminal import View, make_view
+from passel.view.video import VideoFile, record_episodes
+
+Env = str | Callable[[], gym.Env[Any, Any]]
+
+PLACEMENTS: dict[str, type[Placement]] = {"inline": Inline, "processes": Processes}
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run that has ended: where it is, what came out, and where the time of its workers went."""
+
+    path: Path
+    summary: Summary
+    shares: Mapping[str, float]
+    threshold: float | None
+
+    @property
+    def policy(self) -> Policy:
+        return load(self.path)
+
+
+def train(env: Env | None = None, *, view: View | None = None, began: float | None = None, **settings: Any) -> Run:
+    """Train an agent and return the run.
+
+        run = passel.train("LunarLander-v3", sync="hogwild", workers=2)
+        run = passel.train(lambda: MyEnv(), steps=100_000, hidden=[64, 64])
+
+    `settings` are the flags of `passel train`, with underscores. Raises PasselError, with the cause and the cure, for
+    anything that cannot be run.
+    """
+    began = time.perf_counter() if began is None else began
+    said = dict(settings) if env is None else {**settings, "env": _name(env)}
+    config, numbers = resolve_config(said)
+    target: Env = config.env if env is None or isinstance(env, str) else env
+    plan = make_plan(config, numbers, target)
+    _check_solvable(said, plan)
+    view = view or make_view(quiet=config.quiet)
+    path = Path(config.out or default_name(as_dict(config)))
+    arena = _make_arena(plan)
+    plan.prepare(arena)
+    with RunFolder.create(path, as_dict(config, numbers), _card(plan, arena)) as folder, Interrupts() as interrupts:
+        folder.event("started", workers=plan.workers)
+        return _run(plan, arena, folder, view, History(), interrupts, began, discard=True)
+
+
+def resume(
+    path: str | Path,
+    env: Callable[[], gym.Env[Any, Any]] | None = None,
+    *,
+    steps: int | None = None,
+    until_solved: bool | None = None,
+    view: View | None = None,
+    quiet: bool = False,
+) -> Run:
+    """Continue a run from its last good checkpoint: counters, schedules, optimiser, memory and random streams.
+
+    `steps` is the new total. `env` is needed only if the run was started from a function.
+    """
+    began = time.perf_counter()
+    view = view or make_view(quiet=quiet)
+    with RunFolder.open(Path(path)) as folder, Interrupts() as interrupts:
+        saved = checkpoint.latest(folder.path, view.message)
+        if saved is None:
+            raise PasselError(f"{path} has no checkpoint to resume from. Start again with `passel train`.")
+        content = folder.read_config()
+        content |= {} if steps is None else {"steps": steps}
+        content |= {} if until_solved is None else {"until_solved": until_solved}
+        config, numbers = resolve_config(content)
+        if saved.step >= config.steps:
+            raise PasselError(
+                f"{path} has already taken {saved.step} of {config.steps} steps. Use --steps with a larger number."
+            )
+        history = History(**saved.meta)
+        if history.solved_at_steps is not None and config.until_solved:
+            raise PasselError(
+                f"{path} is solved, and --until-solved stops there. Use --no-until-solved to train on, "
+                "or `passel eval` to look at it."
+            )
+        history.resumed += 1
+        history.eval = None
+        plan = make_plan(config, numbers, env or config.env, resumed=history.resumed)
+        arena = _make_arena(plan)
+        arena.load({name: tensor for group in saved.groups.values() for name, tensor in group.items()})
+        folder.truncate_metrics(saved.step)
+        folder.event("resumed", steps=saved.step, checkpoint=saved.path.name)
+        view.message(f"Resuming {path} at step {saved.step:,}.")
+        return _run(plan, arena, folder, view, history, interrupts, began, discard=False)
+
+
+def load(path: str | Path) -> Policy:
+    """The policy of a run, from its last good checkpoint. Starts nothing, needs no environment."""
+    folder = RunFolder.open(Path(path), lock=False)
+    saved = checkpoint.latest(folder.path, lambda _: None)
+    if saved is None:
+        raise PasselError(f"{path} has no checkpoint yet. Wait for the first, or train longer.")
+    config, numbers = resolve_config(folder.read_config())
+    spec = _spec_from_card(folder.read_card()["env"])
+    vectors = {
+        name.split("/")[1]: tensor
+        for name, tensor in saved.groups["parameters"].items()
+        if name.startswith("sync/") and name.endswith("/vector")
+    }
+    return Policy(ALGORITHMS[config.algo], numbers, spec, vectors)
+
+
+def evaluate(
+    path: str | Path,
+    *,
+    episodes: int = 100,
+    seed: int | None = None,
+    env: Callable[[], gym.Env[Any, Any]] | None = None,
+    progress: Callable[[int], bool] = lambda _: True,
+) -> EvalResult:
+    """Play fresh greedy episodes with the policy of a run."""
+    policy = load(path)
+    config, _ = resolve_config(RunFolder.open(Path(path), lock=False).read_config())
+    fresh = derive(config.seed if seed is None else seed, "evaluation", -1 % 2**31)
+    played = play(policy, env or config.env, episodes, fresh, threads=usable_cores(), progress=progress)
+    return summarise(played)
+
+
+def film(
+    path: str | Path, *, episodes: int = 10, seed: int = 0, env: Callable[[], gym.Env[Any, Any]] | None = None
+) -> list[VideoFile]:
+    """Film the best, the median and the worst of `episodes` greedy episodes, into the run's folder."""
+    policy = load(path)
+    folder = RunFolder.open(Path(path), lock=False)
+    config, _ = resolve_config(folder.read_config())
+
+    def make() -> gym.Env[Any, Any]:
+        return env() if env else gym.make(config.env, render_mode="rgb_array")
+
+    seeds = range(seed, seed + episodes)
+    return record_episodes(make, policy.act, seeds, folder.videos, episodes)
+
+
+def make_plan(config: RunConfig, numbers: Any, env: Env, resumed: int = 0) -> Plan:
+    """Look at the environment and join the axes."""
+    spec = describe(env, config.backend)
+    return Plan(config, numbers, env, spec, threads_per_worker(config.workers, spec.obs_shape, config.threads), resumed)
+
+
+def _run(
+    plan: Plan,
+    arena: Arena,
+    folder: RunFolder,
+    view: View,
+    history: History,
+    interrupts: Interrupts,
+    began: float,
+    *,
+    discard: bool,
+) -> Run:
+    config = plan.config
+    plan.start(arena)
+    placement = PLACEMENTS[config.place](plan, arena)
+    facts = {"algo": config.algo, "sync": config.sync, "place": config.place, "workers": str(config.workers)}
+    view.start(plan.spec.id, facts)
+    try:
+        try:
+            placement.start()
+        except BaseException:
+            # Nothing was learnt, so nothing is worth keeping: the disk is left as it was found.
+            placement.stop()
+            if discard:
+                folder.close()
+                shutil.rmtree(folder.path)
+            raise
+        supervisor = Supervisor(plan, arena, placement, folder, view, history, interrupts, began)
+        summary = supervisor.run()
+    finally:
+        view.stop()
+    return Run(folder.path, summary, supervisor.shares(), supervisor.threshold)
+
+
+def _make_arena(plan: Plan) -> Arena:
+    return Arena(plan.specs(), shared=plan.config.place == "processes")
+
+
+def _name(env: Env) -> str:
+    return env if isinstance(env, str) else getattr(env, "__name__", type(env).__name__)
+
+
+def _check_solvable(said: Mapping[str, Any], plan: Plan) -> None:
+    if said.get("until_solved") and plan.config.solved_at is None and plan.spec.reward_threshold is None:
+        raise PasselError(f"{plan.spec.id} does not say when it is solved. Give --solved-at a mean return.")
+
+
+def _card(plan: Plan, arena: Arena) -> dict[str, Any]:
+    """The facts of this run that a reader of its figures must know."""
+    exact = plan.config.place == "inline" and plan.spec.exact_resume
+    return {
+        **machine_card(),
+        "threads_per_worker": plan.threads,
+        "start_method": "none" if plan.config.place == "inline" else "forkserver",
+        "arena_mb": round(arena.nbytes / 1e6, 1),
+        "determinism": "exact: the same seed gives the same weights, also across a resume"
+        if exact
+        else "seeded: the streams repeat, the order in which workers meet does not",
+        "env": {
+            **dataclasses.asdict(plan.spec),
+            "obs_shape": list(plan.spec.obs_shape),
+            "obs_dtype": np.dtype(plan.spec.obs_dtype).name,
+            "envs_per_worker": plan.config.envs,
+        },
+    }
+
+
+def _spec_from_card(facts: Mapping[str, Any]) -> EnvSpec:
+    known = {f.name: facts[f.name] for f in dataclasses.fields(EnvSpec) if f.name in facts}
+    known |= {"obs_shape": tuple(facts["obs_shape"]), "obs_dtype": np.dtype(facts["obs_dtype"])}
+    return EnvSpec(**known)

@@ -1,0 +1,277 @@
+"""The command line. Every flag of `passel train` is a field of a config dataclass, with its sentence of help.
+
+Nothing heavy is imported before the arguments ask for it, and the forkserver starts before this process imports torch:
+both import it at the same time, on two cores.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import difflib
+import sys
+import time
+import types
+import typing
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, NoReturn
+
+if TYPE_CHECKING:
+    from passel.api import Run
+
+EXIT_FAILED, EXIT_USER, EXIT_INTERRUPTED = 1, 2, 130
+
+EXAMPLES = """examples:
+  passel train                                        DQN, Hogwild!, every core, LunarLander-v3
+  passel train --env CartPole-v1 --sync server --shards 2 --workers 4
+  passel train --sync allreduce --place inline        one process, deterministic
+  passel train --config my.toml --lr 5e-4             a file, and a flag over it
+  passel eval runs/x --episodes 100
+  passel resume runs/x --steps 1000000
+"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; the exit code. 0: done, 1: a worker died, 2: a mistake of the user's, 130: Ctrl-C."""
+    began = time.perf_counter()
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    try:
+        if arguments[:1] in (["train"], ["resume"]) and not {"-h", "--help", "inline", "--place=inline"} & set(arguments):
+            from passel.place.forkserver import warm_up
+
+            warm_up()
+        return _dispatch(arguments, began)
+    except KeyboardInterrupt:
+        print("passel: interrupted.", file=sys.stderr)
+        return EXIT_INTERRUPTED
+    except BrokenPipeError:
+        return EXIT_FAILED
+
+
+def _dispatch(arguments: list[str], began: float) -> int:
+    from passel.types import PasselError
+
+    try:
+        said = _parser(arguments).parse_args(arguments)
+        code: int = COMMANDS[said.command](said, began)
+        return code
+    except PasselError as error:
+        _complain(str(error))
+        return EXIT_USER
+    except Exception as error:
+        from passel.place.base import WorkerDiedError
+
+        if not isinstance(error, WorkerDiedError):
+            raise
+        _complain(str(error))
+        return EXIT_FAILED
+
+
+def _complain(text: str) -> None:
+    """An error, with what follows the first line moved to stand under it."""
+    print("passel: " + text.replace("\n", "\n        "), file=sys.stderr)
+
+
+class _Parser(argparse.ArgumentParser):
+    """argparse, with errors that name the nearest flag."""
+
+    def error(self, message: str) -> NoReturn:
+        if message.startswith("unrecognized arguments: "):
+            given = message.removeprefix("unrecognized arguments: ").split()[0].split("=")[0]
+            nearest = difflib.get_close_matches(given, self._option_string_actions, n=1, cutoff=0.5)
+            cure = f"Did you mean {nearest[0]}?" if nearest else f"`{self.prog} --help` lists what there is."
+            message = f"there is no {given}. {cure}"
+        _complain(message)
+        sys.exit(EXIT_USER)
+
+    def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Errors about flags come from the command's own parser, which knows them."""
+        found, unknown = self.parse_known_args(args, namespace)
+        if unknown:
+            getattr(found, "parser", self).error("unrecognized arguments: " + " ".join(unknown))
+        return found
+
+
+def _parser(arguments: Sequence[str]) -> _Parser:
+    from passel import __version__
+
+    parser = _Parser(
+        prog="passel",
+        description="Parallel deep reinforcement learning, with the synchronisation scheme as a free axis.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("--version", action="version", version=f"passel {__version__}")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="command", parser_class=_Parser)
+
+    def command(name: str, help: str, *, run: bool = False) -> argparse.ArgumentParser:
+        sub = commands.add_parser(name, help=help, description=help, allow_abbrev=False)
+        sub.set_defaults(parser=sub)
+        if run:
+            sub.add_argument("run", type=Path, help="Folder of the run.")
+        return sub
+
+    train = command("train", "Train an agent; stops when the environment is solved.")
+    if arguments[:1] == ["train"]:
+        _add_training_flags(train, arguments)
+    resume = command("resume", "Continue a run exactly where its last good checkpoint is.", run=True)
+    resume.add_argument("--steps", type=_whole, help="New total number of steps; default: as it was.")
+    resume.add_argument(
+        "--until-solved", action=argparse.BooleanOptionalAction, help="Stop when solved; default: as it was."
+    )
+    resume.add_argument("--quiet", action="store_true", help="Print nothing but errors.")
+    evaluation = command("eval", "Play fresh greedy episodes with a run's policy.", run=True)
+    evaluation.add_argument("--episodes", type=_whole, default=100, help="How many (default 100).")
+    evaluation.add_argument("--seed", type=_whole, help="Seed of the episodes; default: the run's.")
+    video = command("video", "Film the best, the median and the worst of some greedy episodes.", run=True)
+    video.add_argument("--episodes", type=_whole, default=10, help="How many to choose from (default 10).")
+    video.add_argument("--seed", type=_whole, default=0, help="Seed of the first episode (default 0).")
+    plot = command("plot", "Draw learning curve, speed and share of time of one or more runs.")
+    plot.add_argument("runs", nargs="+", type=Path, help="Folders of the runs.")
+    plot.add_argument("--x", choices=["steps", "seconds", "episodes"], default="steps", help="The horizontal axis.")
+    plot.add_argument("--out", type=Path, help="Image to write; default: plot.png in the (first) run.")
+    command("list", "Algorithms, schemes, placements, presets, and what goes with what.")
+    command("doctor", "This machine: cores, memory, versions, and which optional parts are there.")
+    return parser
+
+
+def _add_training_flags(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> None:
+    from passel.algos import ALGORITHMS
+    from passel.config import RunConfig, read_toml
+
+    first = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    first.add_argument("--algo")
+    first.add_argument("--config", type=Path)
+    known, _ = first.parse_known_args(arguments[1:])
+    algo = known.algo or (read_toml(known.config).get("algo") if known.config else None) or RunConfig.algo
+    parser.add_argument("--config", type=Path, help="TOML file with any of these settings; flags override it.")
+    _add_fields(parser.add_argument_group("the run"), RunConfig)
+    if algo in ALGORITHMS:
+        _add_fields(parser.add_argument_group(f"{algo}: {ALGORITHMS[algo].summary}"), ALGORITHMS[algo].Config)
+
+
+def _add_fields(group: Any, config: type[Any]) -> None:
+    """A flag for each field. What is not given is not in the result, so that presets and files can show through."""
+    hints = typing.get_type_hints(config)
+    for field in dataclasses.fields(config):
+        hint = hints[field.name]
+        if isinstance(hint, types.UnionType):
+            (hint,) = (part for part in typing.get_args(hint) if part is not type(None))
+        default = field.default
+        shown = "" if default is None or default == "" else f" (default {_shown(default)})"
+        options: dict[str, Any] = {"help": field.metadata["help"].replace("%", "%%") + shown}
+        if hint is bool:
+            options["action"] = argparse.BooleanOptionalAction
+        elif typing.get_origin(hint) is Literal:
+            options["choices"] = typing.get_args(hint)
+        elif typing.get_origin(hint) is tuple:
+            options |= {"type": _whole, "nargs": "+", "metavar": "N"}
+        else:
+            options |= {"type": {int: _whole, float: float, str: str}[hint], "metavar": _METAVARS[hint]}
+        group.add_argument("--" + field.name.replace("_", "-"), default=argparse.SUPPRESS, **options)
+
+
+_METAVARS: dict[Any, str] = {int: "N", float: "X", str: "NAME"}
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, tuple):
+        return " ".join(map(str, value))
+    return ("on" if value else "off") if isinstance(value, bool) else str(value)
+
+
+def _whole(text: str) -> int:
+    """A whole number; 1e6 and 1_000_000 are whole numbers too."""
+    value = float(text)
+    if not value.is_integer():
+        raise argparse.ArgumentTypeError(f"{text} is not a whole number")
+    return int(value)
+
+
+def _train(said: argparse.Namespace, began: float) -> int:
+    from passel import api
+    from passel.config import read_toml
+
+    flags = {key: value for key, value in vars(said).items() if key not in ("command", "config", "parser")}
+    settings = {**(read_toml(said.config) if said.config else {}), **flags}
+    return _closing(api.train(began=began, **{key.replace("-", "_"): value for key, value in settings.items()}))
+
+
+def _resume(said: argparse.Namespace, began: float) -> int:
+    from passel import api
+
+    return _closing(api.resume(said.run, steps=said.steps, until_solved=said.until_solved, quiet=said.quiet))
+
+
+def _closing(run: Run) -> int:
+    """The result on the screen, and the exit code that says how it ended."""
+    from rich.console import Console
+
+    from passel.run.folder import RunFolder
+    from passel.view.result import render_result
+
+    if not RunFolder.open(run.path, lock=False).read_config().get("quiet"):
+        render_result({**run.summary.to_json(), "shares": run.shares, "solved_at": run.threshold}, run.path, Console())
+    return EXIT_INTERRUPTED if run.summary.status == "stopped" else 0
+
+
+def _eval(said: argparse.Namespace, began: float) -> int:
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    from passel import api
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, transient=True) as bar:
+        task = bar.add_task("playing", total=said.episodes)
+
+        def show(ended: int) -> bool:
+            bar.update(task, completed=ended)
+            return True
+
+        result = api.evaluate(said.run, episodes=said.episodes, seed=said.seed, progress=show)
+    print(
+        f"{result.episodes} greedy episodes: {result.mean:.1f} ± {result.std:.1f} (from {result.min:.1f} to {result.max:.1f})"
+    )
+    return 0
+
+
+def _video(said: argparse.Namespace, began: float) -> int:
+    from passel import api
+
+    for film in api.film(said.run, episodes=said.episodes, seed=said.seed):
+        print(f"{film.path}  {film.rank}: score {film.score:.1f}, {film.length} steps")
+    return 0
+
+
+def _plot(said: argparse.Namespace, began: float) -> int:
+    from passel.view.plot import plot_run
+
+    print(plot_run(said.runs, said.out or said.runs[0] / "plot.png", said.x))
+    return 0
+
+
+def _list(said: argparse.Namespace, began: float) -> int:
+    from passel.view.catalogue import print_catalogue
+
+    print_catalogue()
+    return 0
+
+
+def _doctor(said: argparse.Namespace, began: float) -> int:
+    from passel.view.doctor import print_diagnosis
+
+    print_diagnosis()
+    return 0
+
+
+COMMANDS: dict[str, Callable[[argparse.Namespace, float], int]] = {
+    "train": _train,
+    "resume": _resume,
+    "eval": _eval,
+    "video": _video,
+    "plot": _plot,
+    "list": _list,
+    "doctor": _doctor,
+}

@@ -1,0 +1,42 @@
+"""The process that workers come from. Light to import, so that it can be started before anything heavy is.
+
+The forkserver imports torch once, on another core, while the command line does the same; after that a worker starts in
+hundredths of a second.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import multiprocessing
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from multiprocessing.context import ForkServerContext
+
+PRELOAD = ["torch", "passel.place.processes"]
+
+
+def context() -> ForkServerContext:
+    return multiprocessing.get_context("forkserver")
+
+
+def warm_up() -> None:
+    """Start the forkserver now, if it is not running yet."""
+    from multiprocessing.forkserver import ensure_running
+
+    fast = ["envpool"] if importlib.util.find_spec("envpool") else []
+    context().set_forkserver_preload([*PRELOAD, *fast])
+    with main_hidden():
+        ensure_running()
+
+
+@contextmanager
+def main_hidden() -> Iterator[None]:
+    """Workers must not import the user's script again: a script without an `if __name__` guard would train itself."""
+    main = sys.modules["__main__"]
+    hidden = {name: main.__dict__.pop(name) for name in ("__file__", "__spec__") if name in main.__dict__}
+    main.__spec__ = None
+    try:
+        yield
+    finally:
+        main.__dict__.update(hidden)

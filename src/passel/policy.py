@@ -1,0 +1,51 @@
+"""A trained policy, ready to act: no processes, no memory, no optimiser."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, overload
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from passel.algos.base import Algorithm
+from passel.arena import Tensors
+from passel.types import Array, EnvSpec, Ints, PasselError
+
+
+class Policy:
+    """Acts greedily on one observation or on a batch.
+
+    policy = passel.load("runs/x")
+    action = policy.act(obs)            # an int for one observation, an array for a batch
+    """
+
+    def __init__(
+        self, algorithm: type[Algorithm], numbers: Any, spec: EnvSpec, vectors: Mapping[str, Tensor]
+    ) -> None:
+        blank = {name: torch.zeros(s.shape, dtype=s.dtype) for name, s in algorithm.specs(numbers, spec).items()}
+        self._algorithm = algorithm(numbers, spec, Tensors(blank))
+        self.spec = spec
+        for name, flat in self._algorithm.flats.items():
+            flat.values.copy_(vectors[name])
+
+    @property
+    def networks(self) -> dict[str, torch.nn.Module]:
+        return {name: flat.module for name, flat in self._algorithm.flats.items()}
+
+    @overload
+    def act(self, obs: Array) -> int | Ints: ...
+    @overload
+    def act(self, obs: Any) -> int | Ints: ...
+    def act(self, obs: Any) -> int | Ints:
+        """The best action: an int for one observation, an array [B] for a batch of them."""
+        array = np.asarray(obs, dtype=self.spec.obs_dtype)
+        one = array.shape == self.spec.obs_shape
+        if not one and array.shape[1:] != self.spec.obs_shape:
+            raise PasselError(
+                f"an observation of {self.spec.id} has shape {self.spec.obs_shape}, and this one has {array.shape}. "
+                "Give one observation or a batch [B, ...] of them."
+            )
+        actions = self._algorithm.act_greedily(torch.from_numpy(array[None] if one else array)).numpy()
+        return int(actions[0]) if one else actions

@@ -1,0 +1,85 @@
+"""From what the user said to a complete configuration: defaults, then the preset, then the file, then the flags.
+
+Nothing is silently ignored: a setting that has no effect in this combination is an error with the reason.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from passel.algos import ALGORITHMS
+from passel.config import RunConfig, resolve
+from passel.place.budget import usable_cores
+from passel.place.plan import check
+from passel.recipes.presets import DEFAULT_STEPS, preset
+from passel.types import PasselError
+
+
+def flag(key: str) -> str:
+    return "--" + key.replace("_", "-")
+
+
+def resolve_config(*layers: Mapping[str, Any]) -> tuple[RunConfig, Any]:
+    """The run's configuration and the algorithm's numbers. `layers`: what the user said, the last one wins."""
+    said: dict[str, Any] = {}
+    for layer in layers:
+        said |= {key.replace("-", "_"): value for key, value in layer.items()}
+    algo = said.get("algo", RunConfig.algo)
+    if algo not in ALGORITHMS:
+        raise PasselError(f"there is no --algo {algo}. Choose from {', '.join(ALGORITHMS)}.")
+    numbers_class = ALGORITHMS[algo].Config
+    known = preset(algo, said.get("env", RunConfig.env))
+    config, rest = resolve(RunConfig, known, said, known=[f.name for f in dataclasses.fields(numbers_class)])
+    numbers, _ = resolve(numbers_class, rest)
+    config = dataclasses.replace(
+        config, workers=config.workers or _default_workers(config), steps=config.steps or DEFAULT_STEPS
+    )
+    check(config)
+    _refuse_without_effect(said, config, numbers)
+    _check_ranges(config, numbers)
+    return config, numbers
+
+
+def _default_workers(config: RunConfig) -> int:
+    return 1 if config.sync == "solo" else usable_cores()
+
+
+def _refuse_without_effect(said: Mapping[str, Any], config: RunConfig, numbers: Any) -> None:
+    """A setting that the user gave and that nothing reads here is a misunderstanding: better to ask."""
+    merged = dataclasses.asdict(config) | dataclasses.asdict(numbers)
+    for field in (*dataclasses.fields(config), *dataclasses.fields(numbers)):
+        if field.name not in said or said[field.name] == field.default:
+            continue
+        for other, needed in field.metadata.get("only", {}).items():
+            if merged[other] != needed:
+                needs = f"{flag(other)} {needed}" if not isinstance(needed, bool) else flag(other)
+                raise PasselError(f"{flag(field.name)} has no effect without {needs}. Add {needs}, or leave it out.")
+    if config.sync == "solo" and config.sync_every > 1:
+        raise PasselError("--sync-every has no effect under --sync solo, which shares nothing. Leave it out.")
+    if numbers.optimizer == "adam" and numbers.momentum:
+        raise PasselError("--momentum has no effect on adam, which has its own. Use --optimizer sgd or rmsprop.")
+
+
+def _check_ranges(config: RunConfig, numbers: Any) -> None:
+    positive = ("envs", "shards", "sync_every", "steps", "checkpoint_every", "keep_checkpoints", "eval_episodes")
+    rules: list[tuple[Any, tuple[str, ...], Callable[[Any], bool], str]] = [
+        (config, ("workers", *positive), lambda v: v >= 1, "at least 1"),
+        (config, ("seed", "threads"), lambda v: v >= 0, "0 or more"),
+        (numbers, ("batch", "capacity", "n_step", "target_every"), lambda v: v >= 1, "at least 1"),
+        (numbers, ("lr", "updates_per_step", "huber", "optimizer_eps"), lambda v: v > 0, "more than 0"),
+        (numbers, ("lr_end", "warmup", "epsilon_steps", "priority_alpha", "momentum"), lambda v: v >= 0, "0 or more"),
+        (numbers, ("gamma", "epsilon_start", "epsilon_end", "target_tau", "priority_beta"), lambda v: 0 <= v <= 1, "from 0 to 1"),
+    ]
+    for source, names, good, words in rules:
+        for name in names:
+            value = getattr(source, name, None)
+            if value is not None and not good(value):
+                raise PasselError(f"{flag(name)} is {value}, and must be {words}.")
+    share = numbers.capacity // config.workers
+    if numbers.batch > share:
+        raise PasselError(
+            f"--batch {numbers.batch} is more than the {share} transitions that --capacity {numbers.capacity} leaves each "
+            f"of {config.workers} workers. Use a larger --capacity or a smaller --batch."
+        )

@@ -1,0 +1,356 @@
+"""The watcher of a run: it looks, reports, checkpoints, evaluates and decides when to stop. It never trains.
+
+Runs in: the process that the user started.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from passel.arena import Arena
+from passel.clock import STAGES
+from passel.evaluate import EvaluationStoppedError, play, summarise
+from passel.interrupts import Interrupts
+from passel.place.base import Placement, WorkerDiedError
+from passel.place.board import COLUMNS, State
+from passel.place.budget import usable_cores
+from passel.place.plan import Plan
+from passel.policy import Policy
+from passel.run import checkpoint
+from passel.run.folder import RunFolder
+from passel.run.rss import PeakRss
+from passel.run.summary import EvalResult, Status, Summary
+from passel.streams import derive
+from passel.types import PasselError, Report, WorkerRow
+from passel.view.tensorboard import TensorBoardLog
+from passel.view.terminal import View
+
+WINDOW = 100  # episodes of the mean return that says "solved" (Gymnasium's convention)
+PATIENCE_AFTER_A_MISS = 25  # new episodes before an evaluation is tried again
+TICK = 0.1  # seconds between two looks
+SHOW_EVERY = 0.25  # seconds between two reports to the display
+SAMPLE_EVERY = 5.0  # seconds between two looks at memory, which cost some milliseconds a process
+RATE_OVER = 5.0  # seconds over which a speed is averaged
+
+
+@dataclass
+class History:
+    """What a run remembers of itself beside the arena; a checkpoint's `meta`."""
+
+    seconds: float = 0.0
+    resumed: int = 0
+    episodes: int = 0
+    scores: list[float] = field(default_factory=list)
+    solved_at_seconds: float | None = None
+    solved_at_steps: int | None = None
+    solved_at_episodes: int | None = None
+    eval: dict[str, float] | None = None
+    peak_rss_mb: float = 0.0
+
+
+class Supervisor:
+    """Watches one run from its first turn to its summary."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        arena: Arena,
+        placement: Placement,
+        folder: RunFolder,
+        view: View,
+        history: History,
+        interrupts: Interrupts,
+        began: float,
+    ) -> None:
+        self._plan, self._arena, self._placement, self._folder = plan, arena, placement, folder
+        self._view, self._history, self._interrupts = view, history, interrupts
+        self._board = placement.board
+        self._began = began - history.seconds
+        self._scores = deque(history.scores, maxlen=WINDOW)
+        self._seen = [int(count) for count in self._board.column("episodes")]
+        self._next_evaluation = 0
+        self._checkpoint_at = self._next_checkpoint()
+        self._saved: str | None = None
+        self._marks: deque[tuple[float, Any]] = deque(maxlen=64)
+        self._shown = self._reported = 0.0
+        self._sampled = time.perf_counter()
+        self._peak = PeakRss(os.getpid())
+        self._peak.mb = history.peak_rss_mb
+        self.threshold = plan.config.solved_at if plan.config.solved_at is not None else plan.spec.reward_threshold
+        self._tensorboard = TensorBoardLog(folder.tb) if plan.config.tensorboard else None
+
+    def run(self) -> Summary:
+        """Train until solved, finished or stopped. What was learnt is on disk when this returns or raises."""
+        try:
+            self._placement.resume()
+            self._draw_networks()
+            status = self._watch()
+            self._placement.stop()
+            return self._finish(status)
+        except (WorkerDiedError, PasselError) as error:
+            self._save_what_is_left(error)
+            raise
+        finally:
+            self._placement.stop()
+            if self._tensorboard:
+                self._tensorboard.close()
+
+    def _draw_networks(self) -> None:
+        """The networks' graphs for TensorBoard, made while the workers warm up."""
+        if self._tensorboard:
+            spec = self._plan.spec
+            example = torch.zeros((1, *spec.obs_shape), dtype=torch.from_numpy(np.empty(0, spec.obs_dtype)).dtype)
+            for network in self.policy().networks.values():
+                self._tensorboard.graph(network, example)
+
+    def _watch(self) -> Status:
+        while True:
+            self._placement.advance(TICK)
+            self._look()
+            if self._interrupts.requested:
+                return self._stop("stopped")
+            if self._board.steps >= self._plan.config.steps:
+                return self._stop("finished")
+            if self._looks_solved() and self._confirm():
+                if self._plan.config.until_solved:
+                    return self._stop("solved")
+                self._placement.resume()
+            if self._board.steps >= self._checkpoint_at:
+                with self._placement.paused():
+                    self._save()
+
+    def _stop(self, status: Status) -> Status:
+        """Bring everybody to rest, keep everything, and measure the policy if nobody has."""
+        self._show("checkpoint")
+        self._placement.pause()
+        self._history.seconds = time.perf_counter() - self._began
+        if status == "finished" and self._history.eval is None:
+            self._evaluate()
+        if status == "finished" and self._history.solved_at_steps is not None:
+            status = "solved"
+        self._save()
+        return status
+
+    def _look(self) -> None:
+        """Read the board; report if it is time."""
+        for rank, seen in enumerate(self._seen):
+            count = int(self._board.column("episodes")[rank])
+            if count > seen:
+                self._scores.extend(episode.score for episode in self._board.read_episodes(rank, seen))
+                self._history.episodes += count - seen
+                self._seen[rank] = count
+        now = time.perf_counter()
+        if now - self._shown >= SHOW_EVERY:
+            self._shown = now
+            self._show("train" if self._board.column("updates").any() else "warm-up")
+        if now - self._sampled >= SAMPLE_EVERY:
+            self._sampled = now
+            self._peak.sample()
+
+    def _show(self, phase: str) -> None:
+        report = self._report(phase)
+        self._view.report(report)
+        now = time.perf_counter()
+        # Fewer lines as a run grows old: a curve needs some thousand points, not one for every second of a week.
+        if phase == "finished" or now - self._reported >= max(1.0, (now - self._began) / 4000):
+            self._reported = now
+            self._folder.metric(report)
+            if self._tensorboard:
+                self._tensorboard.report(report)
+
+    def _report(self, phase: str) -> Report:
+        now, counters = time.perf_counter(), self._board.counters.copy()
+        self._marks.append((now, counters))
+        while len(self._marks) > 2 and now - self._marks[0][0] > RATE_OVER:
+            self._marks.popleft()
+        then, before = self._marks[0]
+        gone = max(now - then, 1e-9)
+        moved = counters - before if then < now else counters * 0
+        seconds = moved[:, [COLUMNS[stage] for stage in STAGES]]
+        rows = tuple(
+            WorkerRow(
+                name=f"worker {rank}",
+                state=State(self._board.states[rank]).name.lower(),
+                steps=int(counters[rank, COLUMNS["steps"]]),
+                updates=int(counters[rank, COLUMNS["updates"]]),
+                steps_per_second=float(moved[rank, COLUMNS["steps"]] / gone),
+                shares=_shares(seconds[rank]),
+                staleness=float(counters[rank, COLUMNS["staleness"]]),
+            )
+            for rank in range(self._plan.workers)
+        )
+        steps, total = int(counters[:, COLUMNS["steps"]].sum()), self._plan.config.steps
+        collective = self._plan.workers if any(s.collective for s in self._plan.schemes.values()) else 1
+        return Report(
+            steps=steps,
+            frames=steps * self._plan.spec.frame_skip,
+            seconds=now - self._began,
+            episodes=self._history.episodes,
+            updates=int(counters[:, COLUMNS["updates"]].sum()) // collective,
+            return_mean_100=self._mean_return(),
+            steps_per_second=float(moved[:, COLUMNS["steps"]].sum() / gone),
+            updates_per_second=float(moved[:, COLUMNS["updates"]].sum() / gone) / collective,
+            staleness=float(counters[:, COLUMNS["staleness"]].mean()),
+            shares=_shares(seconds.sum(axis=0)),
+            scalars={name: float(counters[:, COLUMNS[name]].mean()) for name in ("loss", "q_mean", "epsilon")},
+            workers=rows,
+            total_steps=total,
+            solved_at=self.threshold,
+            phase=phase,
+        )
+
+    def _mean_return(self) -> float | None:
+        return sum(self._scores) / len(self._scores) if self._scores else None
+
+    def _looks_solved(self) -> bool:
+        """The mean of the last 100 training episodes reached the threshold, and no evaluation has just denied it."""
+        if self.threshold is None or len(self._scores) < WINDOW or self._history.solved_at_steps is not None:
+            return False
+        mean = self._mean_return()
+        return mean is not None and mean >= self.threshold and self._history.episodes >= self._next_evaluation
+
+    def _confirm(self) -> bool:
+        """A greedy evaluation agrees. If so, everybody is left at rest with the policy that was evaluated."""
+        steps, seconds = self._board.steps, time.perf_counter() - self._began
+        self._placement.pause()
+        result = self._evaluate()
+        if result is None or self.threshold is None or result.mean < self.threshold:
+            if result is not None:
+                self._view.message(
+                    f"The mean return reached {self._mean_return():.1f}, but {result.episodes} greedy episodes average "
+                    f"{result.mean:.1f}: training goes on."
+                )
+                self._folder.event("not confirmed", steps=steps, mean=result.mean)
+            self._history.eval = None
+            self._next_evaluation = self._history.episodes + PATIENCE_AFTER_A_MISS
+            self._placement.resume()
+            return False
+        self._history.solved_at_steps, self._history.solved_at_episodes = self._board.steps, self._history.episodes
+        self._history.solved_at_seconds = time.perf_counter() - self._began
+        self._folder.event("solved", steps=steps, seconds=seconds, mean=result.mean)
+        return True
+
+    def _evaluate(self) -> EvalResult | None:
+        """Fresh greedy episodes with the vector as it stands; everybody must be at rest."""
+        self._show("evaluate")
+        seed = derive(self._plan.config.seed, "evaluation", self._board.steps)
+        before = torch.get_num_threads()
+        torch.set_num_threads(1)
+
+        def go_on(ended: int) -> bool:
+            return not self._interrupts.requested
+
+        try:
+            played = play(
+                self.policy(), self._plan.env, self._plan.config.eval_episodes, seed, threads=usable_cores(), progress=go_on
+            )
+        except EvaluationStoppedError:
+            return None
+        finally:
+            torch.set_num_threads(before)
+        result = summarise(played)
+        self._history.eval = vars(result) | {}
+        return result
+
+    def policy(self) -> Policy:
+        vectors = {name: self._arena[f"sync/{name}/vector"] for name in self._plan.schemes}
+        return Policy(self._plan.algorithm, self._plan.numbers, self._plan.spec, vectors)
+
+    def _next_checkpoint(self) -> int:
+        every = self._plan.config.checkpoint_every
+        return (self._board.steps // every + 1) * every
+
+    def _save(self) -> None:
+        """Write the arena to disk; everybody must be at rest."""
+        self._show("checkpoint")
+        steps = self._board.steps
+        self._history.seconds = time.perf_counter() - self._began
+        self._history.scores = list(self._scores)
+        self._history.peak_rss_mb = self._peak.mb
+        path = checkpoint.save(
+            self._folder.path, steps, grouped(self._arena.kept()), vars(self._history), self._plan.config.keep_checkpoints
+        )
+        self._saved = str(path)
+        self._folder.event("checkpointed", steps=steps, path=f"checkpoints/{steps}")
+        self._checkpoint_at = self._next_checkpoint()
+
+    def _save_what_is_left(self, error: Exception) -> None:
+        """After a death: end the others, keep what the arena holds if it is sound, and say what happened."""
+        self._placement.stop()
+        if isinstance(error, WorkerDiedError):
+            self._folder.event("worker died", worker=error.name, cause=error.cause)
+        sound = all(torch.isfinite(self._arena[f"sync/{name}/vector"]).all() for name in self._plan.schemes)
+        if sound and self._board.steps:
+            self._save()
+        self._folder.event("failed", reason=str(error).split("\n")[0])
+        self._folder.write_summary(self._summary("failed"))
+
+    def _finish(self, status: Status) -> Summary:
+        self._show("finished")
+        self._folder.event(status, steps=self._board.steps)
+        summary = self._summary(status)
+        self._folder.write_summary(summary)
+        return summary
+
+    def _summary(self, status: Status) -> Summary:
+        self._peak.sample()
+        history, config = self._history, self._plan.config
+        report = self._report("finished")
+        seconds = max(history.seconds, 1e-9)
+        return Summary(
+            algo=config.algo,
+            env=self._plan.spec.id,
+            sync=config.sync,
+            place=config.place,
+            workers=config.workers,
+            seed=config.seed,
+            status=status,
+            steps=report.steps,
+            frames=report.frames,
+            updates=report.updates,
+            episodes=report.episodes,
+            seconds=history.seconds,
+            steps_per_second=report.steps / seconds,
+            updates_per_second=report.updates / seconds,
+            return_mean_100=report.return_mean_100,
+            solved_at_seconds=history.solved_at_seconds,
+            solved_at_steps=history.solved_at_steps,
+            solved_at_episodes=history.solved_at_episodes,
+            eval=None if history.eval is None else EvalResult(**history.eval),  # type: ignore[arg-type]
+            peak_rss_mb=self._peak.mb,
+            workers_restarted=0,
+            checkpoint=self._saved,
+        )
+
+    def shares(self) -> dict[str, float]:
+        """Where the time of all workers went, over the whole run."""
+        return _shares(self._board.counters[:, [COLUMNS[stage] for stage in STAGES]].sum(axis=0))
+
+
+def _shares(seconds: Any) -> dict[str, float]:
+    total = float(seconds.sum())
+    return {stage: float(s) / total for stage, s in zip(STAGES, seconds, strict=True)} if total > 0 else {}
+
+
+def grouped(tensors: Mapping[str, Tensor]) -> dict[str, dict[str, Tensor]]:
+    """The arena's tensors by the file of a checkpoint that they belong in."""
+    groups: dict[str, dict[str, Tensor]] = {"parameters": {}, "optimiser": {}, "memory": {}, "workers": {}}
+    for name, tensor in tensors.items():
+        parts = name.split("/")
+        if parts[0] == "memory":
+            group = "memory"
+        elif parts[0] == "sync":
+            group = "parameters" if parts[-1] == "vector" and "local" not in parts else "optimiser"
+        else:
+            group = "workers"
+        groups[group][name] = tensor
+    return groups

@@ -1,0 +1,43 @@
+"""What there is to choose from, and what goes with what."""
+
+from __future__ import annotations
+
+from rich.console import Console
+from rich.table import Table
+
+from passel.algos import ALGORITHMS
+from passel.place.plan import PLACEMENTS, why_not
+from passel.recipes.presets import PRESETS
+from passel.sync import SCHEMES
+
+
+def print_catalogue(console: Console | None = None) -> None:
+    """Algorithms, schemes, placements, presets, and the matrix of cells that run, with the reason for those that do not."""
+    console = console or Console()
+    for title, rows in (
+        ("algorithms (--algo)", {name: algo.summary for name, algo in ALGORITHMS.items()}),
+        ("schemes (--sync)", {name: scheme.summary for name, scheme in SCHEMES.items()}),
+        ("placements (--place)", PLACEMENTS),
+        ("presets", {env: f"tuned settings for --algo {algo}" for algo, env in PRESETS}),
+    ):
+        console.print(f"[bold]{title}[/bold]")
+        for name, summary in rows.items():
+            console.print(f"  {name:<16} {summary}", highlight=False)
+        console.print()
+    console.print("[bold]what goes with what[/bold] (every algorithm, every environment with discrete actions)")
+    table = Table(box=None, pad_edge=False, padding=(0, 2))
+    table.add_column("")
+    for place in PLACEMENTS:
+        table.add_column(f"{place}, 1 worker")
+        table.add_column(f"{place}, more")
+    reasons: dict[str, int] = {}
+    for sync in SCHEMES:
+        cells = []
+        for place in PLACEMENTS:
+            for workers in (1, 2):
+                reason = why_not(sync, place, workers)
+                cells.append("runs" if reason is None else f"no ({reasons.setdefault(reason, len(reasons) + 1)})")
+        table.add_row(f"  {sync}", *cells)
+    console.print(table)
+    for reason, number in reasons.items():
+        console.print(f"  ({number}) {reason}", highlight=False)

@@ -167,7 +167,7 @@ def film(
         return env() if env else gym.make(config.env, render_mode="rgb_array")
 
     seeds = range(seed, seed + episodes)
-    return record_episodes(make, policy.act, seeds, folder.videos, episodes)
+    return record_episodes(make, lambda obs: np.asarray(policy.act(obs)), seeds, folder.videos, episodes)
 
 
 def make_plan(config: RunConfig, numbers: Any, env: Env, resumed: int = 0) -> Plan:

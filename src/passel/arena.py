@@ -89,7 +89,9 @@ class Arena(Tensors):
         tensors, offset = {}, 0
         for name, spec in self.specs.items():
             count = spec.nbytes // spec.dtype.itemsize
-            flat = torch.frombuffer(self._block, dtype=spec.dtype, count=count, offset=offset) if count else torch.empty(0)
+            flat = (
+                torch.frombuffer(self._block, dtype=spec.dtype, count=count, offset=offset) if count else torch.empty(0)
+            )
             tensors[name] = flat.to(spec.dtype).view(spec.shape)
             offset += _aligned(spec.nbytes)
         super().__init__(tensors)

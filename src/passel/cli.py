@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 
 EXIT_FAILED, EXIT_USER, EXIT_INTERRUPTED = 1, 2, 130
 
+#: With one of these among the arguments there will be no processes to start.
+NO_WORKERS = {"-h", "--help", "inline", "--place=inline"}
+
 EXAMPLES = """examples:
   passel train                                        DQN, Hogwild!, every core, LunarLander-v3
   passel train --env CartPole-v1 --sync server --shards 2 --workers 4
@@ -37,7 +40,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     began = time.perf_counter()
     arguments = list(sys.argv[1:] if argv is None else argv)
     try:
-        if arguments[:1] in (["train"], ["resume"]) and not {"-h", "--help", "inline", "--place=inline"} & set(arguments):
+        if arguments[:1] in (["train"], ["resume"]) and not {"-h", "--help", "inline", "--place=inline"} & set(
+            arguments
+        ):
             from passel.place.forkserver import warm_up
 
             warm_up()
@@ -157,7 +162,8 @@ def _add_fields(group: Any, config: type[Any]) -> None:
     hints = typing.get_type_hints(config)
     for field in dataclasses.fields(config):
         hint = hints[field.name]
-        if isinstance(hint, types.UnionType):
+        optional = isinstance(hint, types.UnionType)
+        if optional:
             (hint,) = (part for part in typing.get_args(hint) if part is not type(None))
         default = field.default
         shown = "" if default is None or default == "" else f" (default {_shown(default)})"
@@ -169,11 +175,9 @@ def _add_fields(group: Any, config: type[Any]) -> None:
         elif typing.get_origin(hint) is tuple:
             options |= {"type": _whole, "nargs": "+", "metavar": "N"}
         else:
-            options |= {"type": {int: _whole, float: float, str: str}[hint], "metavar": _METAVARS[hint]}
+            read = _READERS[hint]
+            options |= {"type": _or_none(read) if optional else read, "metavar": _METAVARS[hint]}
         group.add_argument("--" + field.name.replace("_", "-"), default=argparse.SUPPRESS, **options)
-
-
-_METAVARS: dict[Any, str] = {int: "N", float: "X", str: "NAME"}
 
 
 def _shown(value: Any) -> str:
@@ -182,12 +186,23 @@ def _shown(value: Any) -> str:
     return ("on" if value else "off") if isinstance(value, bool) else str(value)
 
 
+def _or_none(read: Callable[[str], Any]) -> Callable[[str], Any]:
+    def number(text: str) -> Any:
+        return text if text == "none" else read(text)
+
+    return number
+
+
 def _whole(text: str) -> int:
     """A whole number; 1e6 and 1_000_000 are whole numbers too."""
     value = float(text)
     if not value.is_integer():
         raise argparse.ArgumentTypeError(f"{text} is not a whole number")
     return int(value)
+
+
+_READERS: dict[Any, Callable[[str], Any]] = {int: _whole, float: float, str: str}
+_METAVARS: dict[Any, str] = {int: "N", float: "X", str: "NAME"}
 
 
 def _train(said: argparse.Namespace, began: float) -> int:
@@ -231,9 +246,8 @@ def _eval(said: argparse.Namespace, began: float) -> int:
             return True
 
         result = api.evaluate(said.run, episodes=said.episodes, seed=said.seed, progress=show)
-    print(
-        f"{result.episodes} greedy episodes: {result.mean:.1f} ± {result.std:.1f} (from {result.min:.1f} to {result.max:.1f})"
-    )
+    spread = f"± {result.std:.1f} (from {result.min:.1f} to {result.max:.1f})"
+    print(f"{result.episodes} greedy episodes: {result.mean:.1f} {spread}")
     return 0
 
 

@@ -1,4 +1,4 @@
-"""Typed configuration: frozen dataclasses whose fields are the flags, the keys of a TOML file and their help at once."""
+"""Typed configuration: frozen dataclasses whose fields are flags, keys of a TOML file and their help, all at once."""
 
 from __future__ import annotations
 
@@ -15,6 +15,9 @@ from typing import Any, Literal, TypeVar
 from passel.types import PasselError
 
 T = TypeVar("T")
+
+#: How a file or a flag says that an optional setting is off: TOML has no null.
+NONE = "none"
 
 
 def option(default: Any, help: str, **metadata: Any) -> Any:
@@ -35,13 +38,13 @@ class RunConfig:
     seed: int = option(1, "Seed of all random streams.")
     out: str = option("", "Folder of the run; empty means a new one below runs/.")
     until_solved: bool = option(True, "Stop when the environment is solved and a greedy evaluation confirms it.")
-    solved_at: float | None = option(None, "Mean return that counts as solved; default: the environment's own threshold.")
+    solved_at: float | None = option(None, "Mean return that counts as solved; none: the environment's own threshold.")
     eval_episodes: int = option(100, "Fresh greedy episodes of an evaluation.")
     envs: int = option(16, "Environments that each worker steps at once.")
     backend: Literal["auto", "gymnasium", "envpool"] = option(
         "auto", "Who steps the environments: envpool where it is known to be equal and installed, else gymnasium."
     )
-    threads: int = option(0, "Threads of each worker; 0 means 1 for vectors, and an equal part of the cores for images.")
+    threads: int = option(0, "Threads of each worker; 0 means 1 for vectors, an equal part of the cores for images.")
     shards: int = option(1, "Shards of the parameter server.", only={"sync": "server"})
     sync_every: int = option(1, "Synchronise after this many updates, with local steps in between.")
     transport: Literal["auto", "arena", "distributed"] = option(
@@ -86,7 +89,7 @@ def unknown_key(key: str, known: Iterable[str], where: str) -> str:
 def coerce(key: str, value: Any, hint: Any) -> Any:
     """The value in the field's type, or an error that says which type was expected."""
     if isinstance(hint, types.UnionType):
-        if value is None:
+        if value is None or value == NONE:
             return None
         (hint,) = (part for part in typing.get_args(hint) if part is not type(None))
     if typing.get_origin(hint) is Literal:
@@ -130,8 +133,8 @@ def as_flags(cls: type[Any]) -> list[dataclasses.Field[Any]]:
 
 
 def as_dict(*configs: Any) -> dict[str, Any]:
-    """Every field of the configs as plain values that TOML can hold; what is None is left out."""
+    """Every field of the configs as plain values that TOML can hold."""
     merged: dict[str, Any] = {}
     for config in configs:
         merged |= dataclasses.asdict(config)
-    return {key: list(v) if isinstance(v, tuple) else v for key, v in merged.items() if v is not None}
+    return {key: list(v) if isinstance(v, tuple) else NONE if v is None else v for key, v in merged.items()}

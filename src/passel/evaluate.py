@@ -58,6 +58,4 @@ def play(
 
 def summarise(episodes: list[Episode]) -> EvalResult:
     scores = np.array([episode.score for episode in episodes])
-    return EvalResult(
-        len(scores), float(scores.mean()), float(scores.std()), float(scores.min()), float(scores.max())
-    )
+    return EvalResult(len(scores), float(scores.mean()), float(scores.std()), float(scores.min()), float(scores.max()))

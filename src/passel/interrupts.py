@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import signal
 import threading
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Any, Self
 
 
 class Interrupts:
-    """While entered, SIGINT and SIGTERM set `requested` instead of raising; a second SIGINT raises KeyboardInterrupt."""
+    """While entered, SIGINT and SIGTERM set `requested` instead of raising; a second one raises KeyboardInterrupt."""
 
     def __init__(self) -> None:
         self.requested: int | None = None
@@ -26,6 +26,6 @@ class Interrupts:
             raise KeyboardInterrupt
         self.requested = number
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         for number, handler in self._before.items():
             signal.signal(number, handler)

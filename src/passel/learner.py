@@ -17,9 +17,7 @@ from passel.types import Batch, PasselError
 class Learner:
     """One update at a time: pull, draw, differentiate, push. Runs in: each worker."""
 
-    def __init__(
-        self, algo: Algorithm, syncs: Mapping[str, Sync], experience: ReplayExperience, clock: Clock
-    ) -> None:
+    def __init__(self, algo: Algorithm, syncs: Mapping[str, Sync], experience: ReplayExperience, clock: Clock) -> None:
         self._algo, self._syncs, self._experience, self._clock = algo, syncs, experience, clock
         self.loss = 0.0
         self._costs = (0.0, 0.0, 0.0)
@@ -66,7 +64,7 @@ def explain(error: NonFiniteError, networks: Iterable[nn.Module], batch: Batch) 
     cure = "Use a smaller --lr or --max-grad-norm; the last checkpoint is kept, and `passel resume` goes on from it."
     for what, tensor in (("observations", batch.obs), ("observations", batch.next_obs), ("rewards", batch.reward)):
         if not torch.isfinite(tensor.float()).all():
-            return f"{error}: the environment's {what} hold NaN or infinity. Mend the environment, or clip what it returns."
+            return f"{error}: the environment's {what} hold NaN or infinity. Mend it, or clip what it returns."
     for module in networks:
         for name, weight in module.named_parameters():
             if not torch.isfinite(weight).all():
@@ -88,9 +86,7 @@ def _first_layer_to_overflow(module: nn.Module, obs: Tensor) -> str | None:
         return hook
 
     handles = [
-        layer.register_forward_hook(watch(name))  # type: ignore[arg-type]
-        for name, layer in module.named_modules()
-        if not list(layer.children())
+        layer.register_forward_hook(watch(name)) for name, layer in module.named_modules() if not list(layer.children())
     ]
     with torch.no_grad():
         module(obs)

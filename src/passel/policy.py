@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, overload
+from typing import Any
 
 import numpy as np
 import torch
@@ -11,7 +11,7 @@ from torch import Tensor
 
 from passel.algos.base import Algorithm
 from passel.arena import Tensors
-from passel.types import Array, EnvSpec, Ints, PasselError
+from passel.types import EnvSpec, Ints, PasselError
 
 
 class Policy:
@@ -21,9 +21,7 @@ class Policy:
     action = policy.act(obs)            # an int for one observation, an array for a batch
     """
 
-    def __init__(
-        self, algorithm: type[Algorithm], numbers: Any, spec: EnvSpec, vectors: Mapping[str, Tensor]
-    ) -> None:
+    def __init__(self, algorithm: type[Algorithm], numbers: Any, spec: EnvSpec, vectors: Mapping[str, Tensor]) -> None:
         blank = {name: torch.zeros(s.shape, dtype=s.dtype) for name, s in algorithm.specs(numbers, spec).items()}
         self._algorithm = algorithm(numbers, spec, Tensors(blank))
         self.spec = spec
@@ -34,10 +32,6 @@ class Policy:
     def networks(self) -> dict[str, torch.nn.Module]:
         return {name: flat.module for name, flat in self._algorithm.flats.items()}
 
-    @overload
-    def act(self, obs: Array) -> int | Ints: ...
-    @overload
-    def act(self, obs: Any) -> int | Ints: ...
     def act(self, obs: Any) -> int | Ints:
         """The best action: an int for one observation, an array [B] for a batch of them."""
         array = np.asarray(obs, dtype=self.spec.obs_dtype)

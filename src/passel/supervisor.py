@@ -251,7 +251,12 @@ class Supervisor:
 
         try:
             played = play(
-                self.policy(), self._plan.env, self._plan.config.eval_episodes, seed, threads=usable_cores(), progress=go_on
+                self.policy(),
+                self._plan.env,
+                self._plan.config.eval_episodes,
+                seed,
+                threads=usable_cores(),
+                progress=go_on,
             )
         except EvaluationStoppedError:
             return None
@@ -277,7 +282,11 @@ class Supervisor:
         self._history.scores = list(self._scores)
         self._history.peak_rss_mb = self._peak.mb
         path = checkpoint.save(
-            self._folder.path, steps, grouped(self._arena.kept()), vars(self._history), self._plan.config.keep_checkpoints
+            self._folder.path,
+            steps,
+            grouped(self._arena.kept()),
+            vars(self._history),
+            self._plan.config.keep_checkpoints,
         )
         self._saved = str(path)
         self._folder.event("checkpointed", steps=steps, path=f"checkpoints/{steps}")

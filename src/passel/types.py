@@ -65,7 +65,8 @@ class Step:
     @property
     def ended(self) -> Bools:
         """Where the episode ended, by either way; the chain of returns is cut here."""
-        return self.truncated | (self.discount == 0)
+        ended: Bools = self.truncated | (self.discount == 0)
+        return ended
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from passel.arena import Spec, Tensors
 from passel.nets.flat import Flat
+from passel.nets.perceptron import RecordedLoss
 from passel.types import Array, Batch, EnvSpec, Ints
 
 
@@ -22,7 +23,7 @@ from passel.types import Array, Batch, EnvSpec, Ints
 class Loss:
     """One loss for each network, and what the memory wants to know of it."""
 
-    losses: Mapping[str, Tensor]
+    losses: Mapping[str, Tensor | RecordedLoss]
     td_abs: Tensor | None = None
 
 

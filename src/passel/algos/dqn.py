@@ -16,7 +16,13 @@ from torch import Tensor
 from passel.algos.base import Algorithm, Loss
 from passel.arena import Spec, Tensors
 from passel.config import option
-from passel.maths.q_learning import double_q_learning_target, q_learning_target, q_of_action, weighted_huber
+from passel.maths.q_learning import (
+    double_q_learning_target,
+    q_learning_target,
+    q_of_action,
+    weighted_huber,
+    weighted_huber_slope,
+)
 from passel.maths.schedules import linear
 from passel.nets.flat import Flat
 from passel.nets.q_network import QNetwork
@@ -29,7 +35,7 @@ class DQNConfig:
 
     hidden: tuple[int, ...] = option((128, 128), "Widths of the hidden layers.")
     lr: float = option(1e-3, "Learning rate.")
-    lr_end: float | None = option(None, "Learning rate at the last step, reached in a straight line; default: constant.")
+    lr_end: float | None = option(None, "Learning rate at the last step, reached in a straight line; none: constant.")
     optimizer: Literal["adam", "rmsprop", "sgd"] = option("adam", "Which of torch's optimisers.")
     optimizer_eps: float = option(1e-8, "The optimiser's epsilon (adam, rmsprop).")
     momentum: float = option(0.0, "Momentum (rmsprop, sgd).")
@@ -113,10 +119,22 @@ class DQN(Algorithm):
                 target = double_q_learning_target(batch.reward, batch.discount, q_t, self._online(batch.next_obs))
             else:
                 target = q_learning_target(batch.reward, batch.discount, q_t)
-        value = q_of_action(self._online(batch.obs), batch.action)
-        self._last_q = value.detach()
-        td_abs = (target - self._last_q).abs() if self._config.prioritized else None
-        return Loss({"q": weighted_huber(value, target, batch.weight, self._config.huber)}, td_abs)
+        if not self._online.can_record:
+            value = q_of_action(self._online(batch.obs), batch.action)
+            self._last_q = value.detach()
+            loss = weighted_huber(value, target, batch.weight, self._config.huber)
+            return Loss({"q": loss}, self._td_abs(target))
+        q_tm1, tape = self._online.record(batch.obs)
+        self._last_q = value = q_of_action(q_tm1, batch.action)
+        loss = weighted_huber(value, target, batch.weight, self._config.huber)
+        slope = weighted_huber_slope(value, target, batch.weight, self._config.huber)
+        q_grad = torch.zeros_like(q_tm1).scatter_(1, batch.action.unsqueeze(1), slope.unsqueeze(1))
+        return Loss({"q": self._online.recorded_loss(loss, tape, q_grad)}, self._td_abs(target))
+
+    def _td_abs(self, target: Tensor) -> Tensor | None:
+        """How surprising each transition was, if the memory wants to know."""
+        assert self._last_q is not None
+        return (target - self._last_q).abs() if self._config.prioritized else None
 
     def scalars(self, step: int) -> dict[str, float]:
         q = {} if self._last_q is None else {"q_mean": self._last_q.mean().item()}

@@ -3,25 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from passel.arena import Spec
+from passel.data.memory import Memory
 from passel.data.nstep import NStep
-from passel.types import Array, Batch, Ints, Step, Transitions
-
-
-class Memory(Protocol):
-    """What this file asks of a replay memory."""
-
-    def __len__(self) -> int: ...
-    def add(self, transitions: Transitions) -> None: ...
-    def sample(self, n: int, rng: np.random.Generator, beta: float = ...) -> Batch: ...
-    def sample_many(self, k: int, n: int, rng: np.random.Generator, beta: float = ...) -> list[Batch]: ...
-    def update_priorities(self, index: Any, td_abs: Array) -> None: ...
+from passel.types import Array, Batch, Ints, Step
 
 
 class ReplayExperience:

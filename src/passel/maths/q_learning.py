@@ -21,8 +21,9 @@ def q_learning_target(r_t: Tensor, discount_t: Tensor, q_t: Tensor) -> Tensor:
     Shapes: r_t, discount_t [B]; q_t [B, A], from the target network. For an n-step target r_t is the discounted sum of
     rewards and discount_t is gamma^m (Watkins 1989; Mnih et al. 2015).
     """
-    check_shapes("B", r_t, discount_t)
-    return torch.addcmul(r_t, discount_t, q_t.amax(dim=1))
+    best = q_t.amax(dim=1)
+    check_shapes("B", r_t, discount_t, best)
+    return torch.addcmul(r_t, discount_t, best)
 
 
 def double_q_learning_target(r_t: Tensor, discount_t: Tensor, q_t_value: Tensor, q_t_selector: Tensor) -> Tensor:
@@ -33,14 +34,15 @@ def double_q_learning_target(r_t: Tensor, discount_t: Tensor, q_t_value: Tensor,
     Shapes: r_t, discount_t [B]; q_t_value (target network) and q_t_selector (online network) [B, A]
     (van Hasselt, Guez and Silver 2016).
     """
-    check_shapes("B", r_t, discount_t)
     check_shapes("B A", q_t_value, q_t_selector)
-    chosen = q_t_value.gather(1, q_t_selector.argmax(dim=1, keepdim=True))
-    return torch.addcmul(r_t, discount_t, chosen.squeeze(1))
+    chosen = q_t_value.gather(1, q_t_selector.argmax(dim=1, keepdim=True)).squeeze(1)
+    check_shapes("B", r_t, discount_t, chosen)
+    return torch.addcmul(r_t, discount_t, chosen)
 
 
 def q_of_action(q_tm1: Tensor, a_tm1: Tensor) -> Tensor:
     """The value of the action that was taken, q_tm1(a_tm1). Shapes: [B, A], [B] -> [B]."""
+    check_shapes("B", a_tm1, q_tm1[:, 0])
     return q_tm1.gather(1, a_tm1.unsqueeze(1)).squeeze(1)
 
 
@@ -51,10 +53,24 @@ def weighted_huber(value: Tensor, target: Tensor, weight: Tensor | None = None, 
 
     Its gradient is the error clipped to [-delta, delta], as in DQN. Shapes: all [B]; `target` is not differentiated.
     """
-    check_shapes("B", value, target)
+    check_shapes("B", value, target, *([] if weight is None else [weight]))
     if weight is None:
         return functional.huber_loss(value, target, delta=delta)
     return (weight * functional.huber_loss(value, target, reduction="none", delta=delta)).mean()
+
+
+def weighted_huber_slope(value: Tensor, target: Tensor, weight: Tensor | None = None, delta: float = 1.0) -> Tensor:
+    """The derivative of `weighted_huber` by each value, in closed form.
+
+        dL/dv_i = w_i * clip(v_i - target_i, -delta, delta) / B
+
+    Shapes: all [B].
+    """
+    check_shapes("B", value, target, *([] if weight is None else [weight]))
+    error = (value - target).clamp_(-delta, delta)
+    if weight is not None:
+        error.mul_(weight)
+    return error.div_(len(value))
 
 
 def dueling(value: Tensor, advantage: Tensor) -> Tensor:
@@ -62,4 +78,6 @@ def dueling(value: Tensor, advantage: Tensor) -> Tensor:
 
     Q(s, a) = V(s) + A(s, a) - mean_a' A(s, a')      (Wang et al. 2016, equation 9)
     """
-    return value + advantage - advantage.mean(dim=1, keepdim=True)
+    mean = advantage.mean(dim=1, keepdim=True)
+    check_shapes("B 1", value, mean)
+    return value + advantage - mean

@@ -5,8 +5,16 @@ A synchronisation scheme then has one thing to copy, average, slice or lock, and
 
 from __future__ import annotations
 
+from typing import Protocol
+
 import torch
 from torch import Tensor, nn
+
+
+class Loss(Protocol):
+    """A scalar tensor, or anything that puts its gradient where autograd would."""
+
+    def backward(self) -> None: ...
 
 
 class Flat:
@@ -48,11 +56,12 @@ class Flat:
         """The weight that an element of the vector belongs to."""
         return next(name for end, name in self._ends if position < end)
 
-    def backward(self, loss: Tensor) -> None:
+    def backward(self, loss: Loss) -> None:
         """The gradient of `loss`, into `grads`; what was there before is gone.
 
         Gradients are views that autograd adds to, so they are zeroed and never set to None: the much-copied Hogwild!
         code that lets `zero_grad` replace them trains on gradients that nobody applies.
         """
-        self.grads.zero_()
-        loss.backward()  # type: ignore[no-untyped-call]
+        if isinstance(loss, Tensor):
+            self.grads.zero_()
+        loss.backward()

@@ -4,22 +4,46 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import torch
 from torch import Tensor, nn
 
 from passel.maths.q_learning import dueling
-from passel.nets.torsos import torso_for
+from passel.nets.perceptron import Perceptron, RecordedLoss, Tape
+from passel.nets.torsos import VectorTorso, torso_for
 
 
 class QNetwork(nn.Module):
-    """Observations [B, ...] to action values [B, A]; with `dueling` heads for value and advantage."""
+    """Observations [B, ...] to action values [B, A]. With `dueling`, the first output is the state's value and the
+    others are advantages.
+    """
 
     def __init__(self, obs_shape: Sequence[int], n_actions: int, hidden: Sequence[int], *, dueling: bool) -> None:
         super().__init__()
-        self.torso = torso_for(obs_shape, hidden)
-        self.advantage = nn.Linear(self.torso.features, n_actions)
-        self.value = nn.Linear(self.torso.features, 1) if dueling else None
+        self.torso = torso_for(obs_shape)
+        outputs = n_actions + 1 if dueling else n_actions
+        self.perceptron = Perceptron(self.torso.features, [*hidden, outputs], open_end=True)
+        self.dueling = dueling
+
+    @property
+    def can_record(self) -> bool:
+        """Whether the gradient can be had without autograd: there are no convolutions."""
+        return isinstance(self.torso, VectorTorso)
 
     def forward(self, obs: Tensor) -> Tensor:
-        features = self.torso(obs)
-        advantage: Tensor = self.advantage(features)
-        return advantage if self.value is None else dueling(self.value(features), advantage)
+        return self._combine(self.perceptron(self.torso(obs)))
+
+    def record(self, obs: Tensor) -> tuple[Tensor, Tape]:
+        """As forward, and what `recorded_loss` needs."""
+        output, tape = self.perceptron.record(self.torso(obs))
+        return self._combine(output), tape
+
+    def recorded_loss(self, value: Tensor, tape: Tape, q_grad: Tensor) -> RecordedLoss:
+        """The loss `value`, whose gradient at the action values is `q_grad` [B, A]."""
+        if self.dueling:
+            # Q_a = V + A_a - mean A, so dV = sum_a dQ_a and dA_a = dQ_a - mean_a' dQ_a'.
+            total = q_grad.sum(dim=1, keepdim=True)
+            q_grad = torch.cat([total, q_grad - total / q_grad.shape[1]], dim=1)
+        return RecordedLoss(value, self.perceptron, tape, q_grad)
+
+    def _combine(self, output: Tensor) -> Tensor:
+        return dueling(output[:, :1], output[:, 1:]) if self.dueling else output

@@ -1,4 +1,4 @@
-"""From an observation to features: a perceptron for vectors, convolutions for images."""
+"""From an observation to the input of a perceptron: as it is for vectors, through convolutions for images."""
 
 from __future__ import annotations
 
@@ -9,33 +9,22 @@ import torch
 from torch import Tensor, nn
 
 
-def mlp(inputs: int, hidden: Sequence[int]) -> nn.Sequential:
-    """Linear and ReLU layers, one pair for each width. The widths alone decide: no normalisation, no dropout."""
-    layers: list[nn.Module] = []
-    for width in hidden:
-        layers += [nn.Linear(inputs, width), nn.ReLU(inplace=True)]
-        inputs = width
-    return nn.Sequential(*layers)
-
-
 class VectorTorso(nn.Module):
-    """Flattens an observation of any shape and runs a perceptron over it."""
+    """Flattens an observation of any shape."""
 
-    def __init__(self, obs_shape: Sequence[int], hidden: Sequence[int]) -> None:
+    def __init__(self, obs_shape: Sequence[int]) -> None:
         super().__init__()
-        self.layers = mlp(math.prod(obs_shape), hidden)
-        self.features = hidden[-1] if hidden else math.prod(obs_shape)
+        self.features = math.prod(obs_shape)
 
     def forward(self, obs: Tensor) -> Tensor:
-        flat: Tensor = obs.flatten(1) if obs.dim() > 2 else obs
-        features: Tensor = self.layers(flat if flat.dtype == torch.float32 else flat.float())
-        return features
+        flat = obs.flatten(1) if obs.dim() > 2 else obs
+        return flat if flat.dtype == torch.float32 else flat.float()
 
 
 class ImageTorso(nn.Module):
-    """The three convolutions of DQN (Mnih et al. 2015) and a perceptron. Bytes are scaled to [0, 1] here."""
+    """The three convolutions of DQN (Mnih et al. 2015). Bytes are scaled to [0, 1] here."""
 
-    def __init__(self, obs_shape: Sequence[int], hidden: Sequence[int]) -> None:
+    def __init__(self, obs_shape: Sequence[int]) -> None:
         super().__init__()
         self.channels_last = is_channels_last(obs_shape)
         channels, height, width = (obs_shape[2], *obs_shape[:2]) if self.channels_last else obs_shape
@@ -49,14 +38,11 @@ class ImageTorso(nn.Module):
             nn.Flatten(),
         )
         with torch.no_grad():
-            size = self.convolutions(torch.zeros(1, channels, height, width)).shape[1]
-        self.layers = mlp(size, hidden)
-        self.features = hidden[-1] if hidden else size
+            self.features = int(self.convolutions(torch.zeros(1, channels, height, width)).shape[1])
 
     def forward(self, obs: Tensor) -> Tensor:
         image = obs.permute(0, 3, 1, 2) if self.channels_last else obs
-        scaled = image.float() / 255 if image.dtype == torch.uint8 else image
-        features: Tensor = self.layers(self.convolutions(scaled))
+        features: Tensor = self.convolutions(image.float() / 255 if image.dtype == torch.uint8 else image)
         return features
 
 
@@ -72,6 +58,6 @@ def is_channels_last(obs_shape: Sequence[int]) -> bool:
     return obs_shape[-1] <= 4 < obs_shape[0]
 
 
-def torso_for(obs_shape: Sequence[int], hidden: Sequence[int]) -> VectorTorso | ImageTorso:
-    """Convolutions for an image, a perceptron for everything else."""
-    return ImageTorso(obs_shape, hidden) if is_image(obs_shape) else VectorTorso(obs_shape, hidden)
+def torso_for(obs_shape: Sequence[int]) -> VectorTorso | ImageTorso:
+    """Convolutions for an image, nothing but a new shape for everything else."""
+    return ImageTorso(obs_shape) if is_image(obs_shape) else VectorTorso(obs_shape)

@@ -12,6 +12,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from multiprocessing.context import ForkServerContext
+from typing import Any
 
 PRELOAD = ["torch", "passel.place.processes"]
 
@@ -34,7 +35,8 @@ def warm_up() -> None:
 def main_hidden() -> Iterator[None]:
     """Workers must not import the user's script again: a script without an `if __name__` guard would train itself."""
     main = sys.modules["__main__"]
-    hidden = {name: main.__dict__.pop(name) for name in ("__file__", "__spec__") if name in main.__dict__}
+    names = [name for name in ("__file__", "__spec__") if name in main.__dict__]
+    hidden: dict[str, Any] = {name: main.__dict__.pop(name) for name in names}
     main.__spec__ = None
     try:
         yield

@@ -31,7 +31,8 @@ from passel.place.board import Board
 from passel.place.worker import Worker
 from passel.streams import Stream, derive
 from passel.sync import SCHEMES
-from passel.sync.base import Kit, OptimiserSettings, Scheme, SyncSettings
+from passel.sync.base import Kit, Scheme, SyncSettings
+from passel.sync.optimiser import OptimiserSettings
 from passel.types import EnvSpec, PasselError
 
 PLACEMENTS = {
@@ -192,9 +193,7 @@ class Plan:
         envs = own.below("envs")
         return self.spec.exact_resume and bool((envs["length"] <= envs["actions"].shape[1]).all())
 
-    def _experience(
-        self, arena: Arena, own: Tensors, links: Links, rank: int, sampling: Stream
-    ) -> ReplayExperience:
+    def _experience(self, arena: Arena, own: Tensors, links: Links, rank: int, sampling: Stream) -> ReplayExperience:
         numbers, everyone = self.numbers, self.numbers.memory == "global"
         tensors, writer = arena.below(f"memory/{0 if everyone else rank}"), rank if everyone else 0
         memory: Replay | PrioritisedReplay
@@ -229,7 +228,11 @@ def _blank(specs: dict[str, Spec]) -> Tensors:
 
 def check(config: RunConfig) -> None:
     """Refuse what cannot run, before anything is started."""
-    for axis, value, known in (("--algo", config.algo, ALGORITHMS), ("--sync", config.sync, SCHEMES), ("--place", config.place, PLACEMENTS)):
+    for axis, value, known in (
+        ("--algo", config.algo, ALGORITHMS),
+        ("--sync", config.sync, SCHEMES),
+        ("--place", config.place, PLACEMENTS),
+    ):
         if value not in known:
             raise PasselError(f"there is no {axis} {value}. Choose from {', '.join(known)}.")
     reason = why_not(config.sync, config.place, config.workers)

@@ -1,7 +1,7 @@
 """Each worker is a process of its own on this machine.
 
-Processes come from a forkserver that has already imported torch: a worker starts in hundredths of a second, and inherits
-no thread, lock or environment of the user's process. The watcher owns shutdown; every wait has a time-out.
+Processes come from a forkserver that has already imported torch: a worker starts in hundredths of a second, and
+inherits no thread, lock or environment of the user's process. The watcher owns shutdown; every wait has a time-out.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
-from gymnasium.vector.utils import CloudpickleWrapper
+import cloudpickle
 
 from passel.arena import Arena
 from passel.place.base import Placement, WorkerDiedError
@@ -39,6 +39,22 @@ PAUSE_PATIENCE = 120.0  # seconds; one step of a slow environment
 STOP_PATIENCE = 3.0
 
 
+class ByValue:
+    """Sends a plan to a process of ours together with any function in it: an environment may be a lambda of a script
+    that the workers never import.
+    """
+
+    def __init__(self, content: Plan) -> None:
+        self.content = content
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _unpack, (cloudpickle.dumps(self.content),)
+
+
+def _unpack(content: bytes) -> ByValue:
+    return ByValue(cloudpickle.loads(content))
+
+
 class ProcessKit:
     """Locks and semaphores that processes share."""
 
@@ -51,7 +67,7 @@ class ProcessKit:
         return context().Lock()
 
     def semaphore(self) -> Semaphore:
-        return context().Semaphore(0)  # type: ignore[return-value]
+        return context().Semaphore(0)
 
     def meeting_point(self) -> str:
         return str(Path(self._folder) / f"meet-{time.monotonic_ns()}")
@@ -74,7 +90,7 @@ class Processes(Placement):
         self._children: list[Child] = []
         self._folder = tempfile.TemporaryDirectory(prefix="passel-")
         links = self.plan.links(ProcessKit(self._folder.name))
-        plan = CloudpickleWrapper(self.plan)
+        plan = ByValue(self.plan)
         for name, scheme in self.plan.schemes.items():
             for shard in range(scheme.server_count):
                 self._spawn(f"shard {shard}", serve, plan, self.arena, links, name, shard)
@@ -100,7 +116,7 @@ class Processes(Placement):
         dead = [child for child in self._children if not child.process.is_alive()]
         for child in dead:
             child.process.join(STOP_PATIENCE)
-        told = [(child, child.errors.recv()) for child in dead if child.errors.poll()]
+        told = [(child, words) for child in dead if (words := _last_words(child.errors))]
         for child, (kind, message, trace) in told:
             if kind == "user":
                 raise PasselError(message)
@@ -140,6 +156,15 @@ class Processes(Placement):
             self._folder.cleanup()
 
 
+def _last_words(errors: Connection) -> tuple[str, str, str] | None:
+    """What a child said before it ended; nothing, if it was killed."""
+    with suppress(EOFError, OSError):
+        if errors.poll():
+            words: tuple[str, str, str] = errors.recv()
+            return words
+    return None
+
+
 def _describe_exit(code: int | None) -> str:
     if code is not None and code < 0:
         with suppress(ValueError):
@@ -147,7 +172,7 @@ def _describe_exit(code: int | None) -> str:
     return f"it ended with exit code {code}, without a word"
 
 
-def _main(target: Callable[..., None], errors: Connection, plan: CloudpickleWrapper, *args: Any) -> None:
+def _main(target: Callable[..., None], errors: Connection, plan: ByValue, *args: Any) -> None:
     """The first function of every child: set it up, run it, and say why it ended if it should not have.
 
     Runs in: the child.
@@ -157,9 +182,9 @@ def _main(target: Callable[..., None], errors: Connection, plan: CloudpickleWrap
     _end_with_parent()
     import torch
 
-    torch.set_num_threads(plan.fn.threads)
+    torch.set_num_threads(plan.content.threads)
     try:
-        target(plan.fn, *args)
+        target(plan.content, *args)
     except PasselError as error:
         errors.send(("user", str(error), ""))
         sys.exit(2)

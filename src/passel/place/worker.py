@@ -24,9 +24,9 @@ PUBLISH_EVERY = 0.1  # seconds
 class Worker:
     """One worker, in whatever process. The loop that calls it:
 
-        while not worker.resting:
-            worker.turn()
-        worker.park()
+    while not worker.resting:
+        worker.turn()
+    worker.park()
     """
 
     def __init__(

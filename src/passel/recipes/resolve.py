@@ -58,19 +58,37 @@ def _refuse_without_effect(said: Mapping[str, Any], config: RunConfig, numbers: 
                 raise PasselError(f"{flag(field.name)} has no effect without {needs}. Add {needs}, or leave it out.")
     if config.sync == "solo" and config.sync_every > 1:
         raise PasselError("--sync-every has no effect under --sync solo, which shares nothing. Leave it out.")
+    if numbers.optimizer == "sgd" and "optimizer_eps" in said:
+        raise PasselError("--optimizer-eps has no effect on sgd, which has none. Leave it out.")
+    if config.place == "inline" and config.transport == "distributed":
+        raise PasselError(
+            "--transport distributed has no effect under --place inline, which is one process. "
+            "Use --place processes, or leave it out."
+        )
     if numbers.optimizer == "adam" and numbers.momentum:
         raise PasselError("--momentum has no effect on adam, which has its own. Use --optimizer sgd or rmsprop.")
 
 
 def _check_ranges(config: RunConfig, numbers: Any) -> None:
     positive = ("envs", "shards", "sync_every", "steps", "checkpoint_every", "keep_checkpoints", "eval_episodes")
+    shares = ("gamma", "epsilon_start", "epsilon_end", "target_tau", "priority_beta")
     rules: list[tuple[Any, tuple[str, ...], Callable[[Any], bool], str]] = [
         (config, ("workers", *positive), lambda v: v >= 1, "at least 1"),
         (config, ("seed", "threads"), lambda v: v >= 0, "0 or more"),
         (numbers, ("batch", "capacity", "n_step", "target_every"), lambda v: v >= 1, "at least 1"),
-        (numbers, ("lr", "updates_per_step", "huber", "optimizer_eps"), lambda v: v > 0, "more than 0"),
+        (
+            numbers,
+            ("lr", "updates_per_step", "huber", "optimizer_eps", "max_grad_norm"),
+            lambda v: v > 0,
+            "more than 0",
+        ),
         (numbers, ("lr_end", "warmup", "epsilon_steps", "priority_alpha", "momentum"), lambda v: v >= 0, "0 or more"),
-        (numbers, ("gamma", "epsilon_start", "epsilon_end", "target_tau", "priority_beta"), lambda v: 0 <= v <= 1, "from 0 to 1"),
+        (
+            numbers,
+            shares,
+            lambda v: 0 <= v <= 1,
+            "from 0 to 1",
+        ),
     ]
     for source, names, good, words in rules:
         for name in names:
@@ -80,6 +98,6 @@ def _check_ranges(config: RunConfig, numbers: Any) -> None:
     share = numbers.capacity // config.workers
     if numbers.batch > share:
         raise PasselError(
-            f"--batch {numbers.batch} is more than the {share} transitions that --capacity {numbers.capacity} leaves each "
-            f"of {config.workers} workers. Use a larger --capacity or a smaller --batch."
+            f"--batch {numbers.batch} is more than the {share} transitions that --capacity {numbers.capacity} leaves "
+            f"each of {config.workers} workers. Use a larger --capacity or a smaller --batch."
         )

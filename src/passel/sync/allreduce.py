@@ -18,7 +18,7 @@ from torch import Tensor
 from passel.arena import Spec, Tensors
 from passel.nets.flat import Flat
 from passel.sync.base import Kit, Scheme, Sync, patiently
-from passel.sync.optimiser import VectorOptimiser
+from passel.sync.optimiser import make_optimiser
 
 
 class Mean(ABC):
@@ -100,7 +100,7 @@ class AllReduceSync(Sync):
         else:
             flat.values.copy_(tensors["vector"])
             state = Tensors({name: tensor.clone() for name, tensor in state.items()})
-        self._optimiser = VectorOptimiser(scheme.settings.optimiser, flat.values, None, state)
+        self._optimiser = make_optimiser(scheme.settings.optimiser, flat.values, state)
 
     def pull(self) -> None:
         if self._pushes[self._rank] > self._applied:
@@ -148,8 +148,6 @@ class AllReduce(Scheme):
 
     def join(self, flat: Flat, tensors: Tensors, links: str | None, rank: int) -> Sync:
         mean: Mean = (
-            ArenaMean(tensors, rank, self.workers)
-            if links is None
-            else DistributedMean(rank, self.workers, links)
+            ArenaMean(tensors, rank, self.workers) if links is None else DistributedMean(rank, self.workers, links)
         )
         return AllReduceSync(self, flat, tensors, mean, rank)

@@ -6,6 +6,7 @@ A scheme never knows that reinforcement learning exists. It sees a module behind
 
 from __future__ import annotations
 
+import math
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
@@ -18,7 +19,7 @@ from torch import Tensor
 
 from passel.arena import Spec, Tensors, prefixed
 from passel.nets.flat import Flat
-from passel.sync.optimiser import OptimiserSettings, VectorOptimiser, state_specs
+from passel.sync.optimiser import OptimiserSettings, make_optimiser, state_specs
 
 
 @dataclass(frozen=True)
@@ -58,6 +59,13 @@ class Kit(Protocol):
     def meeting_point(self) -> str: ...
 
 
+class Differentiable(Protocol):
+    """A loss: a scalar tensor, or anything that knows its value and can put its gradient where autograd would."""
+
+    def item(self) -> float | int | bool: ...
+    def backward(self) -> None: ...
+
+
 class NonFiniteError(Exception):
     """The loss is not a number. Nothing was applied: the vector is as it was before this update."""
 
@@ -88,10 +96,10 @@ class Sync(ABC):
     def send(self) -> None:
         """`flat.grads` holds this learner's gradient: clip it where this scheme clips, and share it."""
 
-    def push(self, loss: Tensor) -> float:
+    def push(self, loss: Differentiable) -> float:
         """Differentiate, check and share. Returns the loss as a number."""
-        value = loss.item()
-        if value != value or value in (float("inf"), float("-inf")):
+        value = float(loss.item())
+        if not math.isfinite(value):
             raise NonFiniteError(f"the loss is {value}")
         self.flat.backward(loss)
         self.send()
@@ -102,7 +110,7 @@ class Sync(ABC):
         """Scale `grads` down to the largest norm that is allowed."""
         limit = self.settings.max_grad_norm
         if limit is not None:
-            norm = torch.linalg.vector_norm(grads).item()
+            norm = math.sqrt(torch.dot(grads, grads).item())
             if norm > limit:
                 grads.mul_(limit / norm)
 
@@ -156,6 +164,7 @@ class Scheme(ABC):
 
     def start(self, tensors: Tensors) -> None:
         """Make the scheme's own counters agree, once, before anybody attaches to a new or a resumed run."""
+        return
 
     def version(self, tensors: Tensors) -> int:
         """How many updates the shared vector has seen."""
@@ -201,9 +210,7 @@ class LocalSteps(Sync):
         self.costs = outer.costs
         self._tensors = Tensors(tensors)
         self._count, self._base = tensors["count"], tensors["base"]
-        self._inner = VectorOptimiser(
-            settings.optimiser, self.flat.values, self.flat.grads, self._tensors.below("optimiser")
-        )
+        self._inner = make_optimiser(settings.optimiser, self.flat.values, self._tensors.below("optimiser"))
         if int(self._count) % settings.every:
             self.flat.values.copy_(tensors["vector"])
 
@@ -226,7 +233,7 @@ class LocalSteps(Sync):
 
     def send(self) -> None:
         self.clip(self.flat.grads)
-        self._inner.step(self.lr)
+        self._inner.step(self.lr, self.flat.grads)
         self._count += 1
         if int(self._count) % self.settings.every == 0:
             torch.sub(self._base, self.flat.values, out=self.flat.grads)

@@ -14,9 +14,10 @@ import torch
 from passel.arena import Spec, Tensors
 from passel.nets.flat import Flat
 from passel.sync.base import Kit, Scheme, Semaphore, Server, Sync, patiently
-from passel.sync.optimiser import VectorOptimiser
+from passel.sync.optimiser import make_optimiser
 
 PATIENCE = 120.0
+LINE = 16  # float32 numbers in a cache line of 64 bytes
 
 
 @dataclass
@@ -50,8 +51,11 @@ class Shard(Server):
         # Each shard counts its own steps; shard 0's count is the one that a checkpoint keeps.
         self._counters = {name: tensor.clone() for name, tensor in shared.items() if not tensor.dim()}
         self._kept_counters = {name: shared[name] for name in self._counters} if index == 0 else {}
-        state = {name: self._counters.get(name, tensor[self._span] if tensor.dim() else tensor) for name, tensor in shared.items()}
-        self._optimiser = VectorOptimiser(scheme.settings.optimiser, tensors["vector"][self._span], None, state)
+        state = {
+            name: self._counters.get(name, tensor[self._span] if tensor.dim() else tensor)
+            for name, tensor in shared.items()
+        }
+        self._optimiser = make_optimiser(scheme.settings.optimiser, tensors["vector"][self._span], state)
 
     def serve(self, timeout: float) -> None:
         if not self._bell.acquire(True, timeout):
@@ -128,15 +132,17 @@ class ServerSync(Sync):
 
 
 class ParameterServer(Scheme):
-    """before: fetch K slices · after: send K gradient slices; each shard applies its own · optimiser state: each shard's"""
+    """before: fetch K slices · after: send K gradient slices, each shard applies its own · state: each shard's"""
 
     name = "server"
     summary = "a parameter server in K shards, each a process that owns a slice"
 
     def span(self, index: int) -> slice:
-        """The slice of the vector that a shard owns. Slices differ by at most one element."""
-        shards = self.settings.shards
-        return slice(index * self.size // shards, (index + 1) * self.size // shards)
+        """The slice of the vector that a shard owns, cut at multiples of a cache line: no two shards write to one line,
+        and torch's vectorised kernels round as they would on the whole vector.
+        """
+        cuts = [number * self.size // self.settings.shards // LINE * LINE for number in (index, index + 1)]
+        return slice(cuts[0], self.size if index + 1 == self.settings.shards else cuts[1])
 
     def specs(self) -> dict[str, Spec]:
         shards = self.settings.shards

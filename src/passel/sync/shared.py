@@ -12,7 +12,7 @@ from typing import Any
 from passel.arena import Tensors
 from passel.nets.flat import Flat
 from passel.sync.base import Kit, Scheme, Sync
-from passel.sync.optimiser import VectorOptimiser
+from passel.sync.optimiser import make_optimiser
 
 
 class SharedSync(Sync):
@@ -30,9 +30,7 @@ class SharedSync(Sync):
         self._rank = rank
         self._vector = tensors["vector"]
         self._pushes = tensors["pushes"].numpy()
-        self._optimiser = VectorOptimiser(
-            scheme.settings.optimiser, self._vector, flat.grads, tensors.below("optimiser")
-        )
+        self._optimiser = make_optimiser(scheme.settings.optimiser, self._vector, tensors.below("optimiser"))
         flat.values.copy_(self._vector)
 
     def pull(self) -> None:
@@ -50,7 +48,7 @@ class SharedSync(Sync):
         with self._lock:
             entered = time.perf_counter()
             self.costs.staleness += int(self._pushes.sum()) - self.version
-            self._optimiser.step(self.lr)
+            self._optimiser.step(self.lr, self.flat.grads)
             self._pushes[self._rank] += 1
         self.costs.wait += entered - asked
         self.costs.apply += time.perf_counter() - entered

@@ -8,7 +8,7 @@ from typing import Any
 from passel.arena import Tensors
 from passel.nets.flat import Flat
 from passel.sync.base import Scheme, Sync
-from passel.sync.optimiser import VectorOptimiser
+from passel.sync.optimiser import make_optimiser
 
 
 class SoloSync(Sync):
@@ -17,9 +17,7 @@ class SoloSync(Sync):
     def __init__(self, scheme: Solo, flat: Flat, tensors: Tensors) -> None:
         super().__init__(flat, scheme.settings)
         flat.bind(values=tensors["vector"])
-        self._optimiser = VectorOptimiser(
-            scheme.settings.optimiser, flat.values, flat.grads, tensors.below("optimiser")
-        )
+        self._optimiser = make_optimiser(scheme.settings.optimiser, flat.values, tensors.below("optimiser"))
         self._pushes = tensors["pushes"].numpy()
 
     def pull(self) -> None:
@@ -28,7 +26,7 @@ class SoloSync(Sync):
     def send(self) -> None:
         start = time.perf_counter()
         self.clip(self.flat.grads)
-        self._optimiser.step(self.lr)
+        self._optimiser.step(self.lr, self.flat.grads)
         self._pushes[0] += 1
         self.costs.apply += time.perf_counter() - start
 

@@ -12,7 +12,7 @@ from passel.sync import SCHEMES
 
 
 def print_catalogue(console: Console | None = None) -> None:
-    """Algorithms, schemes, placements, presets, and the matrix of cells that run, with the reason for those that do not."""
+    """Algorithms, schemes, placements, presets, and which cells of their product run, or why not."""
     console = console or Console()
     for title, rows in (
         ("algorithms (--algo)", {name: algo.summary for name, algo in ALGORITHMS.items()}),

@@ -1,0 +1,78 @@
+# From a fresh clone, `make train` is enough: it needs make and Python 3.11, 3.12 or 3.13, and pip's way to its packages.
+#
+#   make train ARGS="--env CartPole-v1 --workers 4"
+#   make test
+#   make bench-dqn_speed ARGS="--repeats 5"
+
+# The first Python on the path that will do; say `make PYTHON=...` to choose another.
+PYTHON ?= $(firstword $(foreach name,python3 python3.13 python3.12 python3.11,\
+	$(shell $(name) -c 'import sys; (3, 11) <= sys.version_info < (3, 14) and print("$(name)")' 2>/dev/null)))
+# PyPI's torch for Linux brings gigabytes of CUDA, so the build without it is asked for first. TORCH_INDEX= takes PyPI's.
+TORCH_INDEX ?= $(if $(filter Linux,$(shell uname -s)),https://download.pytorch.org/whl/cpu)
+ARGS ?=
+
+VENV := .venv
+PEERS := .venv-bench
+BIN := $(VENV)/bin
+# A stamp lies inside the environment that it vouches for, so that they go together.
+INSTALLED := $(VENV)/.installed
+PEERS_INSTALLED := $(PEERS)/.installed
+
+BENCHES := update_cost startup dqn_speed scaling time_to_solve replay_vs_cpprb
+WITH_PEERS := dqn_speed time_to_solve
+
+.DEFAULT_GOAL := help
+.PHONY: help install train test lint format bench clean
+.DELETE_ON_ERROR:
+
+help: ## Show this list.
+	@echo "make <target> [ARGS=...]"
+	@awk -F ':.*## ' '/^[a-z%-]+:.*## / { printf "  %-14s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+	@echo "  benches: $(BENCHES) presets"
+
+install: $(INSTALLED) ## Install passel with all it can use and its tests' tools into .venv (once).
+
+train: $(INSTALLED) ## Train an agent: passel train $(ARGS).
+	@$(BIN)/passel train $(ARGS)
+
+test: lint ## Check style and types, then run the tests: what CI runs.
+	@echo "pytest"
+	@$(BIN)/python -m pytest $(ARGS)
+
+lint: $(INSTALLED) ## Check style and types.
+	@echo "ruff check";  $(BIN)/ruff check --quiet .
+	@echo "ruff format"; $(BIN)/ruff format --check --quiet . || { echo "Run: make format" >&2; exit 1; }
+	@echo "mypy";        $(BIN)/mypy --no-error-summary
+
+format: $(INSTALLED) ## Mend style where that can be done without thinking.
+	@$(BIN)/ruff check --fix --quiet . || true
+	@$(BIN)/ruff format .
+
+bench: $(addprefix bench-,$(BENCHES)) ## Measure everything that is published again (about an hour; leave the machine alone).
+
+bench-%: $(INSTALLED) $(PEERS_INSTALLED) ## Measure one thing: make bench-dqn_speed.
+	@$(BIN)/python bench/$*.py $(if $(filter $*,$(WITH_PEERS)),--peers-python $(PEERS)/bin/python) $(ARGS)
+
+# It looks into cpprb's memory and ours in one process, so it runs where both are.
+bench-replay_vs_cpprb: $(PEERS_INSTALLED)
+	@$(PEERS)/bin/python bench/replay_vs_cpprb.py $(ARGS)
+
+clean: ## Remove what make made; runs/ stays.
+	rm -rf $(VENV) $(PEERS) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	find src tests bench -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(INSTALLED): EXTRAS := all,test
+$(PEERS_INSTALLED): EXTRAS := box2d,fast,bench
+
+# The stamp is the last thing that is made: an interrupted install is begun again by the next.
+%/.installed: pyproject.toml constraints.txt
+	@rm -f $@
+	@test -n "$(PYTHON)" || { echo "passel needs Python 3.11, 3.12 or 3.13: install one, or say make PYTHON=/path/to/it." >&2; exit 1; }
+	@$*/bin/python -m pip --version >/dev/null 2>&1 || { echo "Making $* with $$($(PYTHON) --version)"; $(PYTHON) -m venv --clear $*; }
+	@echo "Installing passel[$(EXTRAS)] into $* (some minutes the first time)"
+	@$*/bin/python -m pip install --quiet --upgrade pip
+	@$(if $(TORCH_INDEX),$*/bin/python -m pip install -qq --no-deps --retries 2 --index-url $(TORCH_INDEX) -c constraints.txt torch 2>/dev/null ||) \
+		$*/bin/python -m pip install --quiet --no-deps -c constraints.txt torch
+	@$*/bin/python -m pip install --quiet -c constraints.txt -e '.[$(EXTRAS)]'
+	@touch $@
+	@echo "Installed: $$($*/bin/passel --version)"

@@ -1,0 +1,144 @@
+"""The study behind the presets: named variants of the settings, some seeds each, trained until solved.
+
+    python bench/presets.py LunarLander-v3
+    python bench/presets.py LunarLander-v3 --variants default wide --seeds 5 --max-steps 300000
+
+Variants stand in bench/presets/<env>.json: a name, and the settings that differ from the algorithm's defaults and the
+preset that is in force. Each result is written down as soon as it is there, so an interrupted study goes on where it
+stopped; a variant whose settings have changed since is run again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from common import HERE, BenchError, Progress, machine, middle, number, parser, table, train, write
+
+FOLDER = HERE / "presets"
+KEPT = (
+    "status",
+    "steps",
+    "episodes",
+    "seconds",
+    "wall_seconds",
+    "steps_per_second",
+    "return_mean_100",
+    "solved_at_steps",
+)
+
+Runs = dict[str, dict[str, Any]]
+
+
+def read_variants(env: str, wanted: list[str]) -> dict[str, dict[str, Any]]:
+    path = FOLDER / f"{env}.json"
+    if not path.exists():
+        known = ", ".join(sorted(file.stem for file in FOLDER.glob("*.json")))
+        raise BenchError(f"there is no {path}. Write one, or choose from {known}.")
+    variants: dict[str, dict[str, Any]] = json.loads(path.read_text())
+    unknown = set(wanted) - set(variants)
+    if unknown:
+        raise BenchError(f"{path.name} has no variant {', '.join(sorted(unknown))}. It has {', '.join(variants)}.")
+    return {name: variants[name] for name in wanted or variants}
+
+
+def read_runs(path: Path) -> Runs:
+    return dict(json.loads(path.read_text())["runs"]) if path.exists() else {}
+
+
+def settings_of(said: argparse.Namespace, overrides: dict[str, Any], seed: int) -> dict[str, Any]:
+    common = {
+        "env": said.env,
+        "sync": said.sync,
+        "place": "processes",
+        "workers": said.workers,
+        "steps": said.max_steps,
+    }
+    return {**common, **overrides, "seed": seed}
+
+
+def run_one(said: argparse.Namespace, settings: dict[str, Any]) -> dict[str, Any]:
+    """One run; a variant that fails is a result too."""
+    try:
+        summary = train(said.python, settings, timeout=said.limit)
+    except BenchError as error:
+        return {"status": "failed", "settings": settings, "error": str(error)}
+    evaluated = (summary["eval"] or {}).get("mean")
+    return {name: summary[name] for name in KEPT} | {"eval_mean": evaluated, "settings": settings}
+
+
+def study(said: argparse.Namespace, variants: dict[str, dict[str, Any]], runs: Runs, save: Any) -> None:
+    wanted = {
+        f"{name}/{seed}": settings_of(said, overrides, seed)
+        for seed in range(1, said.seeds + 1)  # every variant once before any twice: an early look is fair to all
+        for name, overrides in variants.items()
+    }
+    missing = {key: settings for key, settings in wanted.items() if runs.get(key, {}).get("settings") != settings}
+    if len(missing) < len(wanted):
+        print(f"{len(wanted) - len(missing)} of {len(wanted)} runs are already there.", file=sys.stderr)
+    progress = Progress(len(missing))
+    for key, settings in missing.items():
+        progress.begin(key)
+        runs[key] = run_one(said, settings)
+        save()
+        progress.end(told(runs[key]))
+
+
+def told(run: dict[str, Any]) -> str:
+    if run["status"] == "failed":
+        return f"failed: {run['error'].splitlines()[-1]}"
+    return f"{run['status']}: {run['seconds']:.1f} s, {run['steps']:,} steps, greedy mean {number(run['eval_mean'], 1)}"
+
+
+def of_variant(runs: Runs, name: str) -> list[tuple[int, dict[str, Any]]]:
+    split = [(*key.rpartition("/")[::2], run) for key, run in runs.items()]
+    return sorted(((int(seed), run) for variant, seed, run in split if variant == name), key=lambda item: item[0])
+
+
+def rows(runs: Runs, variants: dict[str, dict[str, Any]]) -> list[list[str]]:
+    """The most often solved first, and among these the quickest. A run that was not solved counts with all its time."""
+    ranked = []
+    for name, overrides in variants.items():
+        done = [(seed, run) for seed, run in of_variant(runs, name) if run["status"] != "failed"]
+        solved = sum(run["status"] == "solved" for _, run in done)
+        seconds, steps, episodes = (middle([run[key] for _, run in done]) for key in ("seconds", "steps", "episodes"))
+        each = ", ".join(f"{run['seconds']:.0f}{'' if run['status'] == 'solved' else ' not'}" for _, run in done)
+        total = len(of_variant(runs, name))
+        changed = " ".join(f"{key}={value}" for key, value in overrides.items()) or "–"
+        row = [name, f"{solved} of {total}", number(seconds, 1), number(steps), number(episodes), each or "–", changed]
+        ranked.append(((-solved / max(total, 1), seconds), row))
+    return [row for _, row in sorted(ranked, key=lambda item: item[0])]
+
+
+def main() -> None:
+    options = parser(__doc__)
+    options.add_argument("env", nargs="?", default="LunarLander-v3", help="Which file of bench/presets.")
+    options.add_argument("--variants", nargs="+", default=[], help="Only these (default: all of the file).")
+    options.add_argument("--seeds", type=int, default=3, help="Seeds 1, 2, ... of each variant (default 3).")
+    options.add_argument("--max-steps", type=int, default=400_000, help="Steps after which a run ends unsolved.")
+    options.add_argument("--sync", default="hogwild")
+    options.add_argument("--workers", type=int, default=2)
+    options.add_argument("--limit", type=float, default=900.0, help="Seconds a run may take (default 900).")
+    said = options.parse_args()
+    variants = read_variants(said.env, said.variants)
+    name, card = f"presets_{said.env}", machine()
+    runs = read_runs(said.out / f"{name}.json")
+
+    def save() -> None:
+        said.out.mkdir(parents=True, exist_ok=True)
+        (said.out / f"{name}.json").write_text(json.dumps({"runs": runs}, indent=1) + "\n")
+
+    study(said, variants, runs, save)
+    head = ["variant", "solved", "seconds, median", "steps, median", "episodes, median", "seconds by seed", "settings"]
+    intro = f"{said.env}, {said.sync}, {said.workers} workers, at most {said.max_steps:,} steps a run, medians over the seeds."
+    write(name, f"Presets: {said.env}", said.out, card, [intro, table(head, rows(runs, variants))], {"runs": runs})
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except BenchError as error:
+        raise SystemExit(f"presets: {error}") from None

@@ -1,0 +1,88 @@
+"""Steps and updates a second of passel over a window of its steady state. Prints one line of JSON.
+
+    python bench/window.py --seconds 15 --warm 5 '{"sync": "hogwild", "workers": 2, "hidden": [64, 64]}'
+
+The run is a whole one, with its watcher, metrics and TensorBoard, as `passel train` starts it. The window begins when
+every worker has learnt for `--warm` seconds, so compiling, starting and the first random steps are left out. A run that
+is fast enough to solve its environment would stop to evaluate itself: the threshold is out of reach.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from common import mean_shares
+
+from passel import api
+from passel.types import Report
+
+ENDLESS: dict[str, Any] = {"steps": 10**9, "checkpoint_every": 10**9, "solved_at": 1e9, "until_solved": False}
+
+
+class Window:
+    """A spectator of the run that notes two moments, and then asks the run to stop as Ctrl-C would."""
+
+    def __init__(self, warm: float, seconds: float) -> None:
+        self._warm, self._seconds = warm, seconds
+        self._learning_since: float | None = None
+        self.reports: list[Report] = []
+        self.done = False
+
+    def report(self, report: Report) -> None:
+        if self.done or not all(row.updates for row in report.workers):
+            return
+        if self._learning_since is None:
+            self._learning_since = report.seconds
+        if report.seconds - self._learning_since < self._warm:
+            return
+        self.reports.append(report)
+        if report.seconds - self.reports[0].seconds >= self._seconds:
+            self.done = True
+            os.kill(os.getpid(), signal.SIGINT)
+
+    def start(self, title: str, facts: Mapping[str, str]) -> None:
+        pass
+
+    def message(self, text: str) -> None:
+        pass
+
+    def stop(self) -> None:
+        pass
+
+
+def measure(settings: Mapping[str, Any], warm: float, seconds: float) -> dict[str, Any]:
+    window = Window(warm, seconds)
+    with tempfile.TemporaryDirectory(prefix="passel-bench-") as folder:
+        api.train(view=window, **{**ENDLESS, **settings, "out": str(Path(folder) / "run")})
+    if not window.done:
+        raise SystemExit("the run ended before the window did")
+    first, last = window.reports[0], window.reports[-1]
+    gone = last.seconds - first.seconds
+    return {
+        "seconds": gone,
+        "steps_per_second": (last.steps - first.steps) / gone,
+        "updates_per_second": (last.updates - first.updates) / gone,
+        "staleness": last.staleness,
+        "shares": mean_shares([report.shares for report in window.reports[1:]]),
+        "settings": dict(settings),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("settings", type=json.loads, help="Settings of the run, as JSON.")
+    parser.add_argument("--seconds", type=float, default=15.0, help="Length of the window.")
+    parser.add_argument("--warm", type=float, default=5.0, help="Seconds of learning before it.")
+    said = parser.parse_args()
+    print(json.dumps(measure(said.settings, said.warm, said.seconds)))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,80 @@
+"""The mathematics of the papers in plain Python loops: slow, and written so that it can be checked against the page.
+
+Each function has the name of the one in `passel.maths` that it is the oracle for, and the paper's own notation inside.
+Nothing here is used to train.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+Vector = Sequence[float]
+Matrix = Sequence[Vector]
+
+
+def q_learning_target(r: Vector, discount: Vector, q_target: Matrix) -> list[float]:
+    """Mnih et al. 2015: y_j = r_j + gamma max_a' Q^(s_{j+1}, a'), and y_j = r_j where the episode terminates."""
+    y = []
+    for j in range(len(r)):
+        best = q_target[j][0]
+        for q in q_target[j][1:]:
+            best = max(best, q)
+        y.append(r[j] + discount[j] * best)
+    return y
+
+
+def double_q_learning_target(r: Vector, discount: Vector, q_target: Matrix, q_online: Matrix) -> list[float]:
+    """van Hasselt et al. 2016: Y_t = R_{t+1} + gamma Q(S_{t+1}, argmax_a Q(S_{t+1}, a; theta_t); theta_t^-)."""
+    y = []
+    for t in range(len(r)):
+        a_star = 0
+        for a in range(1, len(q_online[t])):
+            if q_online[t][a] > q_online[t][a_star]:
+                a_star = a
+        y.append(r[t] + discount[t] * q_target[t][a_star])
+    return y
+
+
+def q_of_action(q: Matrix, a: Sequence[int]) -> list[float]:
+    """Q(s_j, a_j), row by row."""
+    return [q[j][a[j]] for j in range(len(a))]
+
+
+def weighted_huber(value: Vector, target: Vector, weight: Vector | None, delta: float) -> float:
+    """Huber 1964, weighted as in algorithm 1 of Schaul et al. 2016, and averaged over the batch."""
+    total = 0.0
+    for i in range(len(value)):
+        error = target[i] - value[i]
+        if abs(error) <= delta:
+            loss = error * error / 2
+        else:
+            loss = delta * (abs(error) - delta / 2)
+        total += loss if weight is None else weight[i] * loss
+    return total / len(value)
+
+
+def weighted_huber_gradient(value: Vector, target: Vector, weight: Vector | None, delta: float) -> list[float]:
+    """Its derivative by `value`: minus the error, clipped to [-delta, delta], as the Nature paper describes it."""
+    gradient = []
+    for i in range(len(value)):
+        error = target[i] - value[i]
+        clipped = max(-delta, min(delta, error))
+        gradient.append(-clipped * (1.0 if weight is None else weight[i]) / len(value))
+    return gradient
+
+
+def dueling(value: Vector, advantage: Matrix) -> list[list[float]]:
+    """Wang et al. 2016, equation 9: Q(s, a) = V(s) + (A(s, a) - 1/|A| sum_a' A(s, a'))."""
+    q = []
+    for s in range(len(value)):
+        mean = sum(advantage[s]) / len(advantage[s])
+        q.append([value[s] + (advantage[s][a] - mean) for a in range(len(advantage[s]))])
+    return q
+
+
+def linear(start: float, end: float, step: int, over: int) -> float:
+    """A schedule, walked one equal stride at a time."""
+    at = start
+    for _ in range(min(step, over)):
+        at += (end - start) / over
+    return at if step < over else end

@@ -1,0 +1,84 @@
+"""A perceptron that differentiates itself has the gradients that autograd would find."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from passel.nets.flat import Flat
+from passel.nets.perceptron import Perceptron
+from passel.nets.q_network import QNetwork
+
+widths = st.lists(st.integers(1, 9), min_size=1, max_size=3)
+
+#: Two ways to add up the same float32 products.
+TOLERANCE = {"rtol": 1e-5, "atol": 1e-6}
+
+
+def test_it_is_a_composition_of_linear_maps_and_relus() -> None:
+    network, x = Perceptron(3, (5, 2)), torch.randn(7, 3)
+    first, second = network.layers[0], network.layers[2]
+    expected = (((x @ first.weight.T + first.bias).clamp(min=0)) @ second.weight.T + second.bias).clamp(min=0)
+    torch.testing.assert_close(network(x), expected)
+
+
+@given(widths, st.integers(1, 6), st.integers(1, 12), st.booleans())
+@settings(max_examples=30)
+def test_recorded_equals_autograd(widths: list[int], inputs: int, batch: int, open_end: bool) -> None:
+    network = Perceptron(inputs, widths, open_end=open_end)
+    flat = Flat(network)
+    x, output_grad = torch.randn(batch, inputs), torch.randn(batch, widths[-1])
+    flat.backward((network(x) * output_grad).sum())
+    expected, before = flat.grads.clone(), x.clone()
+    flat.grads.fill_(float("nan"))
+    output, tape = network.record(x)
+    torch.testing.assert_close(output, network(x).detach(), **TOLERANCE)
+    network.backward(tape, output_grad)
+    torch.testing.assert_close(flat.grads, expected, **TOLERANCE)
+    assert torch.equal(x, before)
+
+
+@pytest.mark.parametrize("dueling", [False, True])
+@pytest.mark.parametrize("hidden", [(), (8,), (8, 4)])
+def test_a_recorded_loss_of_a_q_network_equals_autograd(dueling: bool, hidden: tuple[int, ...]) -> None:
+    network = QNetwork((3,), 4, hidden, dueling=dueling)
+    flat = Flat(network)
+    x, q_grad = torch.randn(6, 3), torch.randn(6, 4)
+    loss = (network(x) * q_grad).sum()
+    flat.backward(loss)
+    expected = flat.grads.clone()
+    q, tape = network.record(x)
+    recorded = network.recorded_loss((q * q_grad).sum(), tape, q_grad)
+    assert recorded.item() == pytest.approx(loss.item(), rel=1e-5)
+    flat.grads.fill_(float("nan"))
+    flat.backward(recorded)
+    torch.testing.assert_close(flat.grads, expected, **TOLERANCE)
+
+
+def test_two_recorded_backward_passes_do_not_add_up() -> None:
+    network = QNetwork((3,), 4, (8,), dueling=True)
+    flat, x, q_grad = Flat(network), torch.randn(6, 3), torch.randn(6, 4)
+    seen = []
+    for _ in range(2):
+        q, tape = network.record(x)
+        flat.backward(network.recorded_loss(q.sum(), tape, q_grad.clone()))
+        seen.append(flat.grads.clone())
+    assert torch.equal(*seen)
+
+
+def test_gradients_follow_the_vector_that_they_are_bound_to() -> None:
+    network = QNetwork((3,), 2, (4,), dueling=False)
+    flat = Flat(network)
+    mail = torch.zeros(2, len(flat))
+    flat.bind(grads=mail[1])
+    q, tape = network.record(torch.randn(6, 3))
+    flat.backward(network.recorded_loss(q.sum(), tape, torch.ones(6, 2)))
+    assert mail[1].any()
+    assert not mail[0].any()
+
+
+def test_only_a_network_without_convolutions_can_record() -> None:
+    assert QNetwork((8,), 2, (4,), dueling=False).can_record
+    assert not QNetwork((1, 36, 36), 2, (4,), dueling=False).can_record

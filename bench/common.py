@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import shlex
 import statistics
@@ -154,14 +155,13 @@ def table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
 
 
 def number(value: float | None, digits: int = 0) -> str:
-    return "–" if value is None or value != value else f"{value:,.{digits}f}"
+    return "–" if value is None or math.isnan(value) else f"{value:,.{digits}f}"
 
 
 def clock(seconds: float) -> str:
     whole = round(seconds)
-    return (
-        f"{whole // 3600}:{whole // 60 % 60:02}:{whole % 60:02}" if whole >= 3600 else f"{whole // 60}:{whole % 60:02}"
-    )
+    minutes = f"{whole // 60 % 60}:{whole % 60:02}"
+    return f"{whole // 3600}:{minutes:>05}" if whole >= 3600 else minutes
 
 
 def shares(found: Mapping[str, float]) -> str:
@@ -186,7 +186,8 @@ def versions(python: str, packages: Sequence[str]) -> dict[str, str]:
     """The versions of packages in another Python's environment; those that are absent are left out."""
     code = (
         "import json, sys\nfrom importlib.metadata import distributions\n"
-        "print(json.dumps({d.name: d.version for d in distributions() if d.name.lower().replace('_', '-') in sys.argv[1:]}))"
+        "found = {d.name.lower().replace('_', '-'): d.version for d in distributions()}\n"
+        "print(json.dumps({name: found[name] for name in sys.argv[1:] if name in found}))"
     )
     return dict(call([python, "-c", code, *packages], timeout=60))
 
@@ -196,13 +197,11 @@ def write(
 ) -> None:
     """`name`.md for people and `name`.json for programs, with the command, the date and the machine."""
     command = shlex.join(["python", f"bench/{Path(sys.argv[0]).name}", *_portable(sys.argv[1:])])
+    packages = [name for name in ("passel", "torch", "gymnasium", "envpool") if card.get(name)]
     described = (
         f"{card['date']}, {card['cpu']}, {card['usable_cores']} cores, {card['memory_mb'] / 1000:.0f} GB, "
-        f"{card['platform']}; Python {card['python']}, "
-        + ", ".join(
-            f"{package} {card[package]}" for package in ("passel", "torch", "gymnasium", "envpool") if card.get(package)
-        )
-        + f". Load average before the start: {card['load_before']}."
+        f"{card['platform']}; Python {card['python']}, {', '.join(f'{name} {card[name]}' for name in packages)}. "
+        f"Load average before the start: {card['load_before']}."
     )
     text = "\n\n".join([f"# {title}", f"Made by `{command}`.", described, *sections]) + "\n"
     folder.mkdir(parents=True, exist_ok=True)

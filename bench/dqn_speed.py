@@ -23,22 +23,31 @@ SIZES = {"256-256, batch 128": ([256, 256], 128), "64-64, batch 64": ([64, 64], 
 PASSEL = {"passel": "auto", "passel, Gymnasium's environments": "gymnasium"}
 PEERS = {"Stable-Baselines3": "sb3", "SBX": "sbx"}
 TRIALS = [(envs, threads) for envs in (1, 8, 32) for threads in (1, 2)]
+# Everything that decides how much an update costs is said here, so that no preset changes it.
 SAME: dict[str, Any] = {
     "env": "LunarLander-v3",
     "sync": "hogwild",
-    "double": False,
-    "n_step": 1,
+    "sync_every": 1,
     "updates_per_step": 1.0,
+    "n_step": 1,
+    "double": False,
+    "dueling": False,
+    "prioritized": False,
     "capacity": 50_000,
     "warmup": 1_000,
+    "gamma": 0.99,
     "lr": 6.3e-4,
+    "lr_end": None,
+    "optimizer": "adam",
+    "max_grad_norm": 10.0,
     "target_every": 250,
+    "target_tau": 1.0,
     "epsilon_start": 0.05,
     "epsilon_end": 0.05,
-    "max_grad_norm": 10.0,
 }
 
 Contender = Callable[[int], dict[str, Any]]
+Results = list[dict[str, Any]]
 
 
 def passel(said: argparse.Namespace, size: str, backend: str) -> Contender:
@@ -60,16 +69,14 @@ def peer(said: argparse.Namespace, size: str, name: str, envs: int, threads: int
     return lambda repeat: call([*command, "--seed", repeat + 1], timeout=seconds + said.warm + 300)
 
 
-def best_light(
-    said: argparse.Namespace, size: str, name: str, progress: Progress
-) -> tuple[Contender, list[dict[str, Any]]]:
+def best_light(said: argparse.Namespace, size: str, name: str, progress: Progress) -> tuple[Contender, Results]:
     """The peer with the number of environments and threads that was fastest in a short trial, and the trials."""
-    tried = []
-    for envs, threads in TRIALS:
+    tried: Results = []
+    for envs, threads in TRIALS if said.trial_seconds else ():
         progress.begin(f"{size}: trial of {name} with {envs} environments, {threads} threads")
         tried.append(peer(said, size, name, envs, threads, said.trial_seconds)(0))
         progress.end(told(tried[-1]))
-    best = max(tried, key=lambda trial: float(trial["steps_per_second"]))
+    best = max(tried, key=lambda trial: float(trial["steps_per_second"]), default={"envs": 8, "threads": 1})
     return peer(said, size, name, best["envs"], best["threads"], said.seconds), tried
 
 
@@ -85,12 +92,12 @@ def compare(said: argparse.Namespace, size: str, progress: Progress) -> dict[str
     return {"trials": trials, "rounds": measure(contenders, said.repeats, progress, told)}
 
 
-def speeds(results: list[dict[str, Any]]) -> list[float]:
+def speeds(results: Results) -> list[float]:
     return [float(result["steps_per_second"]) for result in results]
 
 
 def section(size: str, found: dict[str, Any]) -> str:
-    rounds: dict[str, list[dict[str, Any]]] = found["rounds"]
+    rounds: dict[str, Results] = found["rounds"]
     count = len(next(iter(rounds.values())))
     head = ["steps/s", *[f"round {n + 1}" for n in range(count)], "median", "updates a step", "how"]
     rows = [
@@ -113,7 +120,7 @@ def section(size: str, found: dict[str, Any]) -> str:
     return f"## {size}\n\n{table(head, rows)}\n\n{table(ratio_head, ratio_rows)}\n\n{trials(found['trials'])}"
 
 
-def updates_a_step(results: list[dict[str, Any]]) -> str:
+def updates_a_step(results: Results) -> str:
     return f"{middle([result['updates_per_second'] / result['steps_per_second'] for result in results]):.2f}"
 
 
@@ -123,8 +130,10 @@ def how(result: dict[str, Any]) -> str:
     return f"{result['envs']} environments, {result['threads']} threads"
 
 
-def trials(found: dict[str, list[dict[str, Any]]]) -> str:
+def trials(found: dict[str, Results]) -> str:
     """What was tried to find each peer's best light."""
+    if not any(found.values()):
+        return "No trials: each peer has 8 environments and 1 thread."
     head = ["trial, steps/s", *[f"{envs} env, {threads} thr" for envs, threads in TRIALS]]
     return table(head, [[name, *map(number, speeds(tried))] for name, tried in found.items()])
 
@@ -134,11 +143,12 @@ def main() -> None:
     options.add_argument("--repeats", type=int, default=3, help="Rounds (default 3).")
     options.add_argument("--seconds", type=float, default=15.0, help="Length of a window (default 15).")
     options.add_argument("--warm", type=float, default=5.0, help="Seconds of learning before a window (default 5).")
-    options.add_argument("--trial-seconds", type=float, default=5.0, help="Length of a trial's window (default 5).")
+    options.add_argument("--trial-seconds", type=float, default=5.0, help="Length of a trial; 0 for none (default 5).")
     options.add_argument("--sizes", nargs="+", choices=list(SIZES), default=list(SIZES), help="Which networks.")
     said = options.parse_args()
     card = machine() | {"peers": versions(said.peers_python, ["stable-baselines3", "sbx-rl", "torch", "jax"])}
-    progress = Progress(len(said.sizes) * (len(PEERS) * len(TRIALS) + said.repeats * (len(PASSEL) + len(PEERS))))
+    tried = len(TRIALS) * len(PEERS) if said.trial_seconds else 0
+    progress = Progress(len(said.sizes) * (tried + said.repeats * (len(PASSEL) + len(PEERS))))
     found = {size: compare(said, size, progress) for size in said.sizes}
     peers = ", ".join(f"{name} {version}" for name, version in card["peers"].items())
     intro = (

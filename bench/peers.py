@@ -7,6 +7,7 @@ In their best light: plain `gym.make` environments without the wrappers that rec
 threads as suits them. passel is not needed here.
 """
 
+# mypy: disable-error-code="import-not-found,import-untyped"
 from __future__ import annotations
 
 import argparse

@@ -133,7 +133,7 @@ def main() -> None:
 
     study(said, variants, runs, save)
     head = ["variant", "solved", "seconds, median", "steps, median", "episodes, median", "seconds by seed", "settings"]
-    intro = f"{said.env}, {said.sync}, {said.workers} workers, at most {said.max_steps:,} steps a run, medians over the seeds."
+    intro = f"{said.sync}, {said.workers} workers, at most {said.max_steps:,} steps a run; medians over the seeds."
     write(name, f"Presets: {said.env}", said.out, card, [intro, table(head, rows(runs, variants))], {"runs": runs})
 
 

@@ -4,8 +4,8 @@
     python bench/time_to_solve.py --seeds 10 --peer-seeds 5 --peers-python .venv-bench/bin/python
 
 Solved means the same for everybody: the last 100 training episodes average 200, and then 100 fresh greedy episodes do
-too; if they do not, training goes on. passel's seconds are wall seconds from the command to its exit; a peer's are those
-of its process, imports and compiling included. A peer runs with one thread or two, whichever a short trial found faster.
+too; if they do not, training goes on. Seconds are wall seconds from the command to its exit, for all sides, imports and
+compiling included. A peer runs with one thread or two, whichever a short trial found faster.
 """
 
 from __future__ import annotations

@@ -10,15 +10,17 @@ scheme, with all that they check and count. Sides in turn, many rounds.
 from __future__ import annotations
 
 import copy
+import time
 from collections.abc import Callable
-from typing import Any, cast
+from itertools import pairwise
+from typing import cast
 
 import numpy as np
 import torch
-from common import Progress, alternating, machine, middle, number, parser, table, write
 from torch import Tensor, nn
 
-from passel.arena import Arena, Tensors
+from common import Progress, alternating, machine, middle, number, parser, table, write
+from passel.arena import Arena
 from passel.clock import Clock
 from passel.data.experience import ReplayExperience
 from passel.learner import Learner
@@ -88,7 +90,7 @@ def plain(module: nn.Module, batch: Batch, *, fused: bool | None) -> Update:
         value = module(batch.obs).gather(1, batch.action[:, None]).squeeze(1)
         loss = nn.functional.smooth_l1_loss(value, goal)
         optimiser.zero_grad()
-        loss.backward()
+        loss.backward()  # type: ignore[no-untyped-call]
         nn.utils.clip_grad_norm_(module.parameters(), MAX_NORM)
         optimiser.step()
 
@@ -97,7 +99,7 @@ def plain(module: nn.Module, batch: Batch, *, fused: bool | None) -> Update:
 
 def perceptron(hidden: list[int]) -> nn.Sequential:
     widths, layers = [8, *hidden], []
-    for before, after in zip(widths, widths[1:], strict=False):
+    for before, after in pairwise(widths):
         layers += [nn.Linear(before, after), nn.ReLU()]
     return nn.Sequential(*layers, nn.Linear(widths[-1], 4))
 
@@ -132,8 +134,6 @@ def sides(hidden: list[int], batch: Batch) -> dict[str, Update]:
 
 
 def microseconds(update: Update, calls: int) -> float:
-    import time
-
     start = time.perf_counter()
     for _ in range(calls):
         update()

@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any
 
 from common import mean_shares
-
 from passel import api
 from passel.types import Report
 

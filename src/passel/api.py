@@ -202,6 +202,7 @@ def _run(
                 folder.close()
                 shutil.rmtree(folder.path)
             raise
+        interrupts.polite = True
         supervisor = Supervisor(plan, arena, placement, folder, view, history, interrupts, began)
         summary = supervisor.run()
     finally:

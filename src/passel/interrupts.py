@@ -9,9 +9,12 @@ from typing import Any, Self
 
 
 class Interrupts:
-    """While entered, SIGINT and SIGTERM set `requested` instead of raising; a second one raises KeyboardInterrupt."""
+    """While entered, SIGINT and SIGTERM raise KeyboardInterrupt. Once `polite` is set, the first sets `requested` instead,
+    and only a second one raises.
+    """
 
     def __init__(self) -> None:
+        self.polite = False
         self.requested: int | None = None
         self._before: dict[int, Any] = {}
 
@@ -22,7 +25,7 @@ class Interrupts:
         return self
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
-        if self.requested is not None:
+        if not self.polite or self.requested is not None:
             raise KeyboardInterrupt
         self.requested = number
 

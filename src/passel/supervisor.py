@@ -37,6 +37,7 @@ from passel.view.terminal import View
 WINDOW = 100  # episodes of the mean return that says "solved" (Gymnasium's convention)
 PATIENCE_AFTER_A_MISS = 25  # new episodes before an evaluation is tried again
 TICK = 0.1  # seconds between two looks
+FIRST_TICK = 0.005  # until the first step, which is worth a precise time
 SHOW_EVERY = 0.25  # seconds between two reports to the display
 SAMPLE_EVERY = 5.0  # seconds between two looks at memory, which cost some milliseconds a process
 RATE_OVER = 5.0  # seconds over which a speed is averaged
@@ -81,6 +82,7 @@ class Supervisor:
         self._checkpoint_at = self._next_checkpoint()
         self._saved: str | None = None
         self._marks: deque[tuple[float, Any]] = deque(maxlen=64)
+        self._started = False
         self._shown = self._reported = 0.0
         self._sampled = time.perf_counter()
         self._peak = PeakRss(os.getpid())
@@ -114,7 +116,7 @@ class Supervisor:
 
     def _watch(self) -> Status:
         while True:
-            self._placement.advance(TICK)
+            self._placement.advance(TICK if self._started else FIRST_TICK)
             self._look()
             if self._interrupts.requested:
                 return self._stop("stopped")
@@ -133,8 +135,8 @@ class Supervisor:
         self._show("checkpoint")
         self._placement.pause()
         self._history.seconds = time.perf_counter() - self._began
-        if status == "finished" and self._history.eval is None:
-            self._evaluate()
+        if status == "finished" and self._history.eval is None and self._evaluate() is None:
+            status = "stopped"
         if status == "finished" and self._history.solved_at_steps is not None:
             status = "solved"
         self._save()
@@ -149,6 +151,9 @@ class Supervisor:
                 self._history.episodes += count - seen
                 self._seen[rank] = count
         now = time.perf_counter()
+        if not self._started and self._board.steps:
+            self._started = True
+            self._folder.event("first step", seconds=now - self._began)
         if now - self._shown >= SHOW_EVERY:
             self._shown = now
             self._show("train" if self._board.column("updates").any() else "warm-up")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib.util
 import multiprocessing
+import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -27,8 +28,19 @@ def warm_up() -> None:
 
     fast = ["envpool"] if importlib.util.find_spec("envpool") else []
     context().set_forkserver_preload([*PRELOAD, *fast])
-    with main_hidden():
+    # A Ctrl-C in the first seconds reaches the forkserver in the middle of its imports, before it has learnt to ignore
+    # it; held back here, it is held back there too, and our own is delivered right after.
+    with main_hidden(), _interrupts_held_back():
         ensure_running()
+
+
+@contextmanager
+def _interrupts_held_back() -> Iterator[None]:
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 @contextmanager

@@ -58,7 +58,8 @@ def _refuse_without_effect(said: Mapping[str, Any], config: RunConfig, numbers: 
                 raise PasselError(f"{flag(field.name)} has no effect without {needs}. Add {needs}, or leave it out.")
     if config.sync == "solo" and config.sync_every > 1:
         raise PasselError("--sync-every has no effect under --sync solo, which shares nothing. Leave it out.")
-    if numbers.optimizer == "sgd" and "optimizer_eps" in said:
+    default_eps = type(numbers).optimizer_eps
+    if numbers.optimizer == "sgd" and numbers.optimizer_eps != default_eps:
         raise PasselError("--optimizer-eps has no effect on sgd, which has none. Leave it out.")
     if config.place == "inline" and config.transport == "distributed":
         raise PasselError(

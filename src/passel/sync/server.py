@@ -46,6 +46,7 @@ class Shard(Server):
         self._sent = tensors["pushes"].numpy()
         self._applied = tensors["applied"][index].numpy()
         self._writing = tensors["writing"].numpy()
+        self._met = tensors["met"].numpy()
         self._bell, self._worker_bells = links.shard_bells[index], links.worker_bells
         shared = tensors.below("optimiser")
         # Each shard counts its own steps; shard 0's count is the one that a checkpoint keeps.
@@ -69,6 +70,8 @@ class Shard(Server):
         self._writing[self._index] += 1
         self._optimiser.step(float(self._lr), self._mail[worker, self._span])
         self._writing[self._index] += 1
+        if self._index == 0:
+            self._met[worker] = self._applied.sum()
         self._applied[worker] += 1
         for name, kept in self._kept_counters.items():
             kept.copy_(self._counters[name])
@@ -90,6 +93,7 @@ class ServerSync(Sync):
         self._vector, self._lr = tensors["vector"], tensors["lr"]
         self._sent = tensors["pushes"].numpy()
         self._applied = tensors["applied"].numpy()
+        self._met = tensors["met"].numpy()
         self._writing = tensors["writing"].numpy()
         self._outstanding = False
         flat.values.copy_(self._vector)
@@ -98,7 +102,7 @@ class ServerSync(Sync):
         start = time.perf_counter()
         if self._outstanding:
             self._await_my_gradient()
-            self.costs.staleness += int(self._applied[0].sum()) - 1 - self.version
+            self.costs.staleness += int(self._met[self._rank]) - self.version
             self._outstanding = False
         waited = time.perf_counter()
         self.version = int(self._applied[0].sum())
@@ -150,6 +154,8 @@ class ParameterServer(Scheme):
             **super().specs(),
             "mail": Spec((self.workers, self.size), keep=False),
             "applied": Spec((shards, self.workers), torch.int64, keep=False),
+            # The version that each worker's last gradient met at shard 0: its staleness is counted from there.
+            "met": Spec((self.workers,), torch.int64, keep=False),
             "writing": Spec((shards,), torch.int64, keep=False),
             "lr": Spec((), torch.float64, keep=False),
         }

@@ -1,0 +1,76 @@
+"""Training runs so small that a test can afford many: a toy environment, a network of sixteen, a few hundred steps."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from passel.api import make_plan
+from passel.arena import Arena
+from passel.place.board import Board
+from passel.place.inline import Inline
+from passel.place.plan import Plan
+from passel.recipes.resolve import resolve_config
+
+CORRIDOR = "passel.testing.envs:passel/Corridor-v0"
+IDENTITY = "passel.testing.envs:passel/Identity-v0"
+TRAP = "passel.testing.envs:passel/TimeLimitTrap-v0"
+
+SMALL: dict[str, Any] = {
+    "env": CORRIDOR,
+    "place": "inline",
+    "steps": 400,
+    "envs": 2,
+    "hidden": [16],
+    "batch": 16,
+    "warmup": 60,
+    "capacity": 1000,
+    "updates_per_step": 0.25,
+    "target_every": 20,
+    "epsilon_steps": 200,
+    "eval_episodes": 2,
+    "tensorboard": False,
+    "quiet": True,
+}
+
+
+def settings_for(**changes: Any) -> dict[str, Any]:
+    return {**SMALL, **changes}
+
+
+def small_plan(**changes: Any) -> Plan:
+    """A plan with some of the small settings changed."""
+    config, numbers = resolve_config(settings_for(**changes))
+    return make_plan(config, numbers, config.env)
+
+
+def new_arena(plan: Plan, *, shared: bool = False) -> Arena:
+    """The plan's arena, with its first weights, ready for workers."""
+    arena = Arena(plan.specs(), shared=shared)
+    plan.prepare(arena)
+    plan.start(arena)
+    return arena
+
+
+def run_over(plan: Plan, arena: Arena) -> None:
+    """Train inline to the last step, and come to rest."""
+    placement = Inline(plan, arena)
+    placement.start()
+    try:
+        placement.resume()
+        while placement.board.steps < plan.config.steps:
+            placement.advance(0.0)
+        placement.pause()
+    finally:
+        placement.stop()
+
+
+def inline_run(plan: Plan) -> Tensor:
+    """The vector that a whole inline run ends with."""
+    arena = new_arena(plan)
+    run_over(plan, arena)
+    assert Board(arena.below("board")).column("updates").sum() > 10, "this run has learnt nothing"
+    assert torch.isfinite(arena["sync/q/vector"]).all()
+    return arena["sync/q/vector"]

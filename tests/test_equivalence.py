@@ -1,0 +1,218 @@
+"""What makes two schemes the same: each is compared with a simpler one, to the bit where the arithmetic is the same."""
+
+from __future__ import annotations
+
+import hashlib
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from passel.sync import SCHEMES
+from passel.sync.allreduce import ArenaMean
+from passel.sync.base import SyncSettings
+from small import inline_run, settings_for, small_plan
+from teams import (
+    ADAM,
+    ASYNCHRONOUS,
+    PLAIN_SGD,
+    SHARING,
+    Example,
+    Lesson,
+    Team,
+    Weights,
+    by_hand,
+    examples,
+    in_processes,
+    perceptron,
+)
+
+UPDATES = 30
+
+#: Sums of the same float32 numbers in another order, through 30 steps of Adam at 1e-2.
+ROUNDING: dict[str, Any] = {"rtol": 1e-4, "atol": 1e-5}
+
+#: Schemes whose learners may write one after the other, by name and number of shards.
+IN_TURN = [("locked", 1), ("hogwild", 1), ("server", 1), ("server", 3)]
+
+
+class TestOneLearner:
+    """Alone, every scheme is solo; and solo is torch."""
+
+    def test_solo_equals_torch_s_own_adam_bit_for_bit(self) -> None:
+        rows = examples(UPDATES)
+        team = Team("solo", perceptron, settings=SyncSettings(ADAM))
+        for row in rows:
+            team.learn(0, row)
+        assert torch.equal(team.vector, by_hand(perceptron(), rows, ADAM))
+
+    @pytest.mark.parametrize(("name", "shards"), [*((name, 1) for name in SHARING), ("server", 3)])
+    @pytest.mark.parametrize("max_grad_norm", [None, 0.5])
+    def test_equals_solo_bit_for_bit(self, name: str, shards: int, max_grad_norm: float | None) -> None:
+        solo = Team("solo", perceptron, settings=SyncSettings(ADAM, max_grad_norm))
+        team = Team(name, perceptron, settings=SyncSettings(ADAM, max_grad_norm, shards=shards))
+        for row in examples(UPDATES):
+            solo.learn(0, row)
+            team.learn(0, row)
+        assert torch.equal(team.vector, solo.vector)
+
+    @pytest.mark.parametrize(("name", "shards"), [*((name, 1) for name in SHARING), ("server", 3)])
+    def test_a_whole_training_run_equals_solo_bit_for_bit(self, name: str, shards: int) -> None:
+        solo = inline_run(small_plan(sync="solo", workers=1))
+        more = {"shards": shards} if shards > 1 else {}
+        assert torch.equal(inline_run(small_plan(sync=name, workers=1, **more)), solo)
+
+
+class TestAllReduce:
+    """Everybody takes the same step along the mean."""
+
+    def test_two_learners_equal_one_on_the_joined_batch(self) -> None:
+        halves = [examples(UPDATES, size=8, seed=seed) for seed in (1, 2)]
+        joined = [
+            Example(torch.cat([left.x, right.x]), torch.cat([left.y, right.y]))
+            for left, right in zip(*halves, strict=True)
+        ]
+        team = Team("allreduce", perceptron, 2, SyncSettings(ADAM, max_grad_norm=0.5))
+        one = Team("solo", perceptron, 1, SyncSettings(ADAM, max_grad_norm=0.5))
+        for number, both in enumerate(joined):
+            for rank in range(2):
+                team.learn(rank, halves[rank][number])
+            one.learn(0, both)
+        torch.testing.assert_close(team.vector, one.vector, **ROUNDING)
+
+    def test_all_learners_hold_the_same_vector_to_the_bit(self) -> None:
+        team = Team("allreduce", perceptron, 3, SyncSettings(ADAM))
+        rows = [examples(UPDATES, seed=seed) for seed in range(3)]
+        for number in range(UPDATES):
+            for rank in range(3):
+                team.learn(rank, rows[rank][number])
+                assert torch.equal(team.flats[rank].values, team.flats[0].values)
+        assert not torch.equal(team.vector, Team("solo", perceptron).vector)
+
+    def test_shared_memory_and_torch_distributed_agree_in_real_processes(self) -> None:
+        vectors = {}
+        for transport in ("arena", "distributed"):
+            scheme = SCHEMES["allreduce"](len(_blank()), 2, SyncSettings(ADAM, max_grad_norm=0.5, transport=transport))
+            vectors[transport] = in_processes(scheme, perceptron, Lesson(UPDATES, 8))["sync/vector"]
+        torch.testing.assert_close(vectors["arena"], vectors["distributed"], **ROUNDING)
+        team = Team("allreduce", perceptron, 2, SyncSettings(ADAM, max_grad_norm=0.5))
+        for number in range(UPDATES):
+            for rank in range(2):
+                team.learn(rank, examples(UPDATES, 8, seed=100 + rank)[number])
+        assert torch.equal(vectors["arena"], team.vector), "processes add up the same rows in the same order"
+
+    def test_the_mean_of_rows_is_the_mean(self) -> None:
+        scheme = SCHEMES["allreduce"](5, 3, SyncSettings(PLAIN_SGD))
+        tensors: Any = {name: torch.zeros(spec.shape, dtype=spec.dtype) for name, spec in scheme.specs().items()}
+        means = [ArenaMean(tensors, rank, 3) for rank in range(3)]
+        for _ in range(5):
+            rows = torch.randn(3, 5)
+            for mean, row in zip(means, rows, strict=True):
+                mean.start(row)
+            found = [mean.finish() for mean in means]
+            for each in found:
+                torch.testing.assert_close(each, rows.mean(dim=0))
+                assert torch.equal(each, found[0])
+
+
+@pytest.mark.parametrize(("name", "shards"), IN_TURN)
+class TestTakingTurns:
+    """Two learners that never meet are one learner with the same gradients in the same order."""
+
+    def test_fresh_gradients(self, name: str, shards: int) -> None:
+        rows = examples(UPDATES)
+        team = Team(name, perceptron, 2, SyncSettings(ADAM, shards=shards))
+        for number, row in enumerate(rows):
+            team.learn(number % 2, row)
+        assert torch.equal(team.vector, by_hand(perceptron(), rows, ADAM))
+
+    def test_stale_gradients(self, name: str, shards: int) -> None:
+        """Both look, then both write: the second gradient is of weights that are gone by then."""
+        rows = examples(UPDATES)
+        team = Team(name, perceptron, 2, SyncSettings(ADAM, shards=shards))
+        for first, second in zip(rows[::2], rows[1::2], strict=True):
+            for sync in team.syncs:
+                sync.pull()
+            team.syncs[0].push(first.loss(team.flats[0].module))
+            team.syncs[1].push(second.loss(team.flats[1].module))
+        assert torch.equal(team.vector, _stale_by_hand(rows))
+
+
+class TestWhereTheNormIsClipped:
+    """A part of the scheme: gradients (10, 0) and (0, 1), a limit of 1, and two right answers."""
+
+    SETTINGS = SyncSettings(PLAIN_SGD, max_grad_norm=1.0)
+    ONE, OTHER = torch.tensor([10.0, 0.0]), torch.tensor([0.0, 1.0])
+
+    def _push_both(self, name: str) -> Tensor:
+        team = Team(name, partial(Weights, 2), 2, self.SETTINGS)
+        for sync in team.syncs:
+            sync.pull()
+        for sync, gradient in zip(team.syncs, (self.ONE, self.OTHER), strict=True):
+            sync.push((sync.flat.module.w * gradient).sum())
+        return team.vector
+
+    def test_after_the_mean_for_allreduce(self) -> None:
+        mean = (self.ONE + self.OTHER) / 2
+        torch.testing.assert_close(self._push_both("allreduce"), -mean / mean.norm())
+
+    @pytest.mark.parametrize("name", ASYNCHRONOUS)
+    def test_before_the_push_for_the_others(self, name: str) -> None:
+        torch.testing.assert_close(self._push_both(name), -(self.ONE / 10 + self.OTHER))
+
+    def test_the_two_orders_differ(self) -> None:
+        assert (self._push_both("allreduce") - self._push_both("locked")).abs().max() > 0.5
+
+
+@pytest.mark.parametrize("name", SCHEMES)
+class TestInlineIsDeterministic:
+    def test_the_same_seed_gives_the_same_weights_and_another_seed_others(self, name: str) -> None:
+        settings = settings_for(sync=name, workers=1 if name == "solo" else 2)
+        hashes = [_hash(inline_run(small_plan(**settings, seed=seed))) for seed in (1, 1, 2)]
+        assert hashes[0] == hashes[1]
+        assert hashes[0] != hashes[2]
+
+    def test_all_workers_start_from_the_same_weights(self, name: str) -> None:
+        from passel.arena import Arena
+        from passel.place.inline import InlineKit
+
+        plan = small_plan(**settings_for(sync=name, workers=1 if name == "solo" else 2))
+        arena = Arena(plan.specs())
+        plan.prepare(arena)
+        plan.start(arena)
+        links = plan.links(InlineKit())
+        workers = [plan.build_worker(arena, links, rank) for rank in range(plan.workers)]
+        for worker in workers:
+            worker.learner.pull()
+            for sync in worker.learner._syncs.values():
+                assert torch.equal(sync.flat.values, arena["sync/q/vector"])
+                assert sync.flat.values.any()
+            worker.close()
+
+
+def _blank() -> Tensor:
+    return torch.cat([weight.detach().reshape(-1) for weight in perceptron().parameters()])
+
+
+def _stale_by_hand(rows: list[Example]) -> Tensor:
+    """Pairs of gradients at the same weights, applied one after the other."""
+    from passel.nets.flat import Flat
+
+    flat = Flat(perceptron())
+    weight = torch.nn.Parameter(flat.values)
+    optimiser = torch.optim.Adam([weight], lr=ADAM.lr, eps=ADAM.eps, fused=True)
+    for pair in zip(rows[::2], rows[1::2], strict=True):
+        gradients = []
+        for row in pair:
+            flat.backward(row.loss(flat.module))
+            gradients.append(flat.grads.clone())
+        for gradient in gradients:
+            weight.grad = gradient
+            optimiser.step()
+    return flat.values
+
+
+def _hash(vector: Tensor) -> str:
+    return hashlib.sha256(vector.numpy().tobytes()).hexdigest()

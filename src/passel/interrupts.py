@@ -9,7 +9,7 @@ from typing import Any, Self
 
 
 class Interrupts:
-    """While entered, SIGINT and SIGTERM raise KeyboardInterrupt. Once `polite` is set, the first sets `requested` instead,
+    """While entered, SIGINT and SIGTERM raise KeyboardInterrupt. Once `polite`, the first sets `requested` instead,
     and only a second one raises.
     """
 

@@ -61,6 +61,11 @@ class Inline(Placement):
     def advance(self, seconds: float) -> None:
         """One round, whatever the time: a round is what makes a run repeatable."""
         for worker in self._workers:
+            # A run may have been cut in the middle of a round: whoever would wait lets the others catch up first.
+            while worker.ahead:
+                for other in self._workers:
+                    if other.behind:
+                        other.turn()
             worker.turn()
 
     def pause(self) -> None:

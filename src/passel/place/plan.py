@@ -179,14 +179,11 @@ class Plan:
             [acting, sampling],
             limit=self.config.steps,
             lr=self.lr,
-            behind=self._behind(arena, rank),
+            joint_pushes=[
+                arena[f"sync/{name}/pushes"].numpy() for name, scheme in self.schemes.items() if scheme.collective
+            ],
             resumed=self.resumed > 0,
         )
-
-    def _behind(self, arena: Arena, rank: int) -> Callable[[], bool]:
-        """Whether another learner waits for this one's part in an update."""
-        pushes = [arena[f"sync/{name}/pushes"].numpy() for name, scheme in self.schemes.items() if scheme.collective]
-        return lambda: any(count.max() > count[rank] for count in pushes)
 
     def _episodes_continue(self, own: Tensors) -> bool:
         """Whether every interrupted episode can be rebuilt; if not, returns must not be summed across the gap."""

@@ -17,6 +17,7 @@ from passel.envs.base import Envs
 from passel.learner import Learner
 from passel.place.board import STEPS, UPDATES, Board, State
 from passel.streams import Stream
+from passel.types import Ints
 
 PUBLISH_EVERY = 0.1  # seconds
 
@@ -42,12 +43,12 @@ class Worker:
         *,
         limit: int,
         lr: Callable[[int], float],
-        behind: Callable[[], bool],
+        joint_pushes: Sequence[Ints],
         resumed: bool,
     ) -> None:
         self.rank, self.board, self.learner = rank, board, learner
         self._envs, self._algo, self._experience, self._streams = envs, algo, experience, streams
-        self._clock, self._limit, self._lr, self._behind = clock, limit, lr, behind
+        self._clock, self._limit, self._lr, self._joint_pushes = clock, limit, lr, joint_pushes
         self._counters = board.counters[rank]
         obs = envs.restore() if resumed else envs.reset()
         self._actor = Actor(
@@ -62,7 +63,17 @@ class Worker:
 
         Where every learner takes part in every update, nobody may rest while another waits for its gradient.
         """
-        return (not self.board.running or self.board.steps >= self._limit) and not self._behind()
+        return (not self.board.running or self.board.steps >= self._limit) and not self.behind
+
+    @property
+    def behind(self) -> bool:
+        """Whether another learner waits for this one's part in an update that needs them all."""
+        return any(pushes.max() > pushes[self.rank] for pushes in self._joint_pushes)
+
+    @property
+    def ahead(self) -> bool:
+        """Whether this learner would have to wait for another's part."""
+        return any(pushes[self.rank] > pushes.min() for pushes in self._joint_pushes)
 
     def turn(self) -> None:
         """Pull, act as often as it takes for an update to be due, and push one update."""

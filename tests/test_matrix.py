@@ -1,0 +1,131 @@
+"""Every cell of algorithm × scheme × placement × workers × memory × priorities: it runs, or it is refused with its reason."""
+
+from __future__ import annotations
+
+import dataclasses
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import passel
+from passel.algos import ALGORITHMS
+from passel.api import PLACEMENTS
+from passel.place import plan as plans
+from passel.place.board import Board
+from passel.place.plan import why_not
+from passel.recipes.resolve import resolve_config
+from passel.sync import SCHEMES
+from small import new_arena, run_over, settings_for, small_plan
+
+CELLS = list(product(ALGORITHMS, SCHEMES, PLACEMENTS, (1, 2), ("local", "global"), (False, True)))
+RUNNING = [cell for cell in CELLS if why_not(cell[1], cell[2], cell[3]) is None]
+REFUSED = [cell for cell in CELLS if why_not(cell[1], cell[2], cell[3]) is not None]
+INLINE = [cell for cell in RUNNING if cell[2] == "inline"]
+
+#: Real processes cost more: every scheme, both memories, priorities on and off, each pair of them somewhere.
+IN_PROCESSES: list[dict[str, Any]] = [
+    {"sync": "solo", "workers": 1, "memory": "global", "prioritized": True},
+    {"sync": "locked", "workers": 2, "memory": "local", "prioritized": True},
+    {"sync": "hogwild", "workers": 2, "memory": "global", "prioritized": True},
+    {"sync": "hogwild", "workers": 2, "memory": "local", "prioritized": False, "sync_every": 3},
+    {"sync": "server", "workers": 2, "memory": "global", "prioritized": False, "shards": 2},
+    {"sync": "server", "workers": 1, "memory": "local", "prioritized": True},
+    {"sync": "allreduce", "workers": 2, "memory": "local", "prioritized": False, "transport": "distributed"},
+    {"sync": "allreduce", "workers": 2, "memory": "global", "prioritized": True},
+]
+
+
+def settings(cell: tuple[str, str, str, int, str, bool]) -> dict[str, Any]:
+    names = ("algo", "sync", "place", "workers", "memory", "prioritized")
+    return settings_for(**dict(zip(names, cell, strict=True)), steps=300)
+
+
+def test_the_matrix_is_whole() -> None:
+    assert set(PLACEMENTS) == set(plans.PLACEMENTS)
+    assert {cell["sync"] for cell in IN_PROCESSES} == set(SCHEMES)
+    assert len(RUNNING) + len(REFUSED) == len(ALGORITHMS) * len(SCHEMES) * len(PLACEMENTS) * 2 * 2 * 2
+    assert {cell[1:4] for cell in REFUSED} == {("solo", place, 2) for place in PLACEMENTS}
+
+
+@pytest.mark.parametrize("cell", INLINE, ids=str)
+def test_inline_every_cell_runs(cell: tuple[str, str, str, int, str, bool]) -> None:
+    plan = small_plan(**settings(cell))
+    arena = new_arena(plan)
+    before = arena["sync/q/vector"].clone()
+    run_over(plan, arena)
+    board = Board(arena.below("board"))
+    assert 300 <= board.steps < 300 + 40
+    updates = board.column("updates")
+    assert (updates > 0).all()
+    # The warm-up takes 60 steps; after it there is an update for every fourth.
+    assert 0.7 * 60 <= updates.sum() <= 1.1 * (board.steps - 60) / 4 + plan.workers
+    assert not torch.equal(arena["sync/q/vector"], before)
+    assert torch.isfinite(arena["sync/q/vector"]).all()
+    counted = updates[0] if SCHEMES[cell[1]].collective else updates.sum()
+    assert plan.schemes["q"].version(arena.below("sync/q")) == counted
+
+
+@pytest.mark.parametrize("cell", IN_PROCESSES, ids=lambda cell: "-".join(map(str, cell.values())))
+def test_in_processes_a_cell_runs(cell: dict[str, Any], tmp_path: Path) -> None:
+    run = passel.train(**settings_for(**cell, place="processes", steps=600, out=str(tmp_path / "run")))
+    assert run.summary.status == "finished"
+    assert 600 <= run.summary.steps
+    assert run.summary.updates > 20
+    assert run.summary.workers == cell["workers"]
+    assert run.summary.eval is not None
+    assert sum(run.shares.values()) == pytest.approx(1, abs=0.01)
+
+
+@pytest.mark.parametrize("cell", REFUSED, ids=str)
+def test_a_cell_that_cannot_run_is_refused_with_its_reason_before_anything_starts(
+    cell: tuple[str, str, str, int, str, bool], tmp_path: Path
+) -> None:
+    reason = why_not(cell[1], cell[2], cell[3])
+    with pytest.raises(passel.PasselError) as caught:
+        passel.train(**settings(cell), out=str(tmp_path / "run"))
+    assert str(caught.value) == reason
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("cell", REFUSED, ids=str)
+def test_a_reason_names_the_cause_and_the_cure(cell: tuple[str, str, str, int, str, bool]) -> None:
+    reason = why_not(cell[1], cell[2], cell[3]) or ""
+    assert f"--sync {cell[1]}" in reason
+    assert "Use " in reason
+    assert reason.endswith(".")
+
+
+@pytest.mark.parametrize(
+    ("axis", "known"), [("algo", ALGORITHMS), ("sync", SCHEMES), ("place", PLACEMENTS)], ids=lambda value: str(value)[:9]
+)
+def test_a_name_that_is_on_no_axis_is_refused_with_those_that_are(axis: str, known: dict[str, Any]) -> None:
+    with pytest.raises(passel.PasselError, match=f"no --{axis} nonsense") as caught:
+        resolve_config(settings_for(**{axis: "nonsense"}))
+    assert ", ".join(known) in str(caught.value)
+
+
+@pytest.mark.parametrize("name", SCHEMES)
+def test_what_a_cell_leaves_behind_does_not_depend_on_how_often_it_was_paused(name: str) -> None:
+    """A checkpoint is a pause: to look must not change what is seen."""
+    plan = small_plan(sync=name, workers=1 if name == "solo" else 2, steps=300)
+    straight, paused = new_arena(plan), new_arena(plan)
+    run_over(plan, straight)
+    from passel.place.inline import Inline
+
+    placement = Inline(plan, paused)
+    placement.start()
+    placement.resume()
+    rounds = 0
+    while placement.board.steps < plan.config.steps:
+        placement.advance(0.0)
+        rounds += 1
+        if rounds % 7 == 0:
+            with placement.paused():
+                pass
+    placement.pause()
+    placement.stop()
+    assert torch.equal(straight["sync/q/vector"], paused["sync/q/vector"])
+    assert dataclasses.asdict(plan.config)["workers"] == plan.workers

@@ -38,7 +38,10 @@ TINY = [
 ]
 FOREVER = ["--steps", "1e9"]
 
-PROMPTLY = 5.0  # seconds that a run may take to end, whatever happened to it
+
+def promptly() -> float:
+    """Seconds that a run may take to end, whatever happened to it: 5, and more where others use this machine too."""
+    return 5.0 * max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
 
 
 class Slow(Identity):
@@ -150,9 +153,9 @@ class Command:
     def ends_promptly(self) -> int:
         """The exit code of a run that has just been told to end, or lost a worker."""
         began = time.monotonic()
-        code = self.wait(30)
+        code = self.wait()
         gone = time.monotonic() - began
-        assert gone < PROMPTLY, f"it took {gone:.1f} s to end"
+        assert gone < promptly(), f"it took {gone:.1f} s to end"
         return code
 
     def ctrl_c(self) -> None:
@@ -179,8 +182,10 @@ class Command:
 
     def assert_nothing_is_left(self) -> None:
         """No process, no temporary file, and no complaint of Python's about things that leaked."""
-        until(lambda: not self.session(), "the end of every process", 3.0)
-        left = [name for name in os.listdir(self._tmp.name) if not name.startswith("torchinductor_")]  # a cache of torch's
+        until(lambda: not self.session(), "the end of every process", promptly())
+        left = [
+            name for name in os.listdir(self._tmp.name) if not name.startswith("torchinductor_")
+        ]  # a cache of torch's
         assert not left, f"{left} is left in TMPDIR"
         assert "resource_tracker" not in self.stderr
 

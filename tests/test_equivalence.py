@@ -10,10 +10,12 @@ import pytest
 import torch
 from torch import Tensor
 
+from passel.nets.flat import Flat
+from passel.place.inline import Inline, InlineKit
 from passel.sync import SCHEMES
 from passel.sync.allreduce import ArenaMean
 from passel.sync.base import SyncSettings
-from small import inline_run, settings_for, small_plan
+from small import inline_run, new_arena, small_plan
 from teams import (
     ADAM,
     ASYNCHRONOUS,
@@ -90,6 +92,19 @@ class TestAllReduce:
                 team.learn(rank, rows[rank][number])
                 assert torch.equal(team.flats[rank].values, team.flats[0].values)
         assert not torch.equal(team.vector, Team("solo", perceptron).vector)
+
+    def test_replicas_stay_equal_while_the_learning_rate_falls(self) -> None:
+        """Workers look at the schedule at different moments, and must take the same step all the same."""
+        plan = small_plan(sync="allreduce", workers=2, lr=1e-2, lr_end=0.0)
+        placement = Inline(plan, new_arena(plan))
+        placement.start()
+        placement.resume()
+        while placement.board.steps < plan.config.steps:
+            placement.advance(0.0)
+        placement.pause()
+        first, second = (worker.learner._syncs["q"].flat.values for worker in placement._workers)
+        placement.stop()
+        assert torch.equal(first, second)
 
     def test_shared_memory_and_torch_distributed_agree_in_real_processes(self) -> None:
         vectors = {}
@@ -169,19 +184,14 @@ class TestWhereTheNormIsClipped:
 @pytest.mark.parametrize("name", SCHEMES)
 class TestInlineIsDeterministic:
     def test_the_same_seed_gives_the_same_weights_and_another_seed_others(self, name: str) -> None:
-        settings = settings_for(sync=name, workers=1 if name == "solo" else 2)
-        hashes = [_hash(inline_run(small_plan(**settings, seed=seed))) for seed in (1, 1, 2)]
+        plans = [small_plan(sync=name, workers=1 if name == "solo" else 2, seed=seed) for seed in (1, 1, 2)]
+        hashes = [_hash(inline_run(plan)) for plan in plans]
         assert hashes[0] == hashes[1]
         assert hashes[0] != hashes[2]
 
     def test_all_workers_start_from_the_same_weights(self, name: str) -> None:
-        from passel.arena import Arena
-        from passel.place.inline import InlineKit
-
-        plan = small_plan(**settings_for(sync=name, workers=1 if name == "solo" else 2))
-        arena = Arena(plan.specs())
-        plan.prepare(arena)
-        plan.start(arena)
+        plan = small_plan(sync=name, workers=1 if name == "solo" else 2)
+        arena = new_arena(plan)
         links = plan.links(InlineKit())
         workers = [plan.build_worker(arena, links, rank) for rank in range(plan.workers)]
         for worker in workers:
@@ -198,8 +208,6 @@ def _blank() -> Tensor:
 
 def _stale_by_hand(rows: list[Example]) -> Tensor:
     """Pairs of gradients at the same weights, applied one after the other."""
-    from passel.nets.flat import Flat
-
     flat = Flat(perceptron())
     weight = torch.nn.Parameter(flat.values)
     optimiser = torch.optim.Adam([weight], lr=ADAM.lr, eps=ADAM.eps, fused=True)

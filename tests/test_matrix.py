@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -105,27 +104,3 @@ def test_a_name_that_is_on_no_axis_is_refused_with_those_that_are(axis: str, kno
     with pytest.raises(passel.PasselError, match=f"no --{axis} nonsense") as caught:
         resolve_config(settings_for(**{axis: "nonsense"}))
     assert ", ".join(known) in str(caught.value)
-
-
-@pytest.mark.parametrize("name", SCHEMES)
-def test_what_a_cell_leaves_behind_does_not_depend_on_how_often_it_was_paused(name: str) -> None:
-    """A checkpoint is a pause: to look must not change what is seen."""
-    plan = small_plan(sync=name, workers=1 if name == "solo" else 2, steps=300)
-    straight, paused = new_arena(plan), new_arena(plan)
-    run_over(plan, straight)
-    from passel.place.inline import Inline
-
-    placement = Inline(plan, paused)
-    placement.start()
-    placement.resume()
-    rounds = 0
-    while placement.board.steps < plan.config.steps:
-        placement.advance(0.0)
-        rounds += 1
-        if rounds % 7 == 0:
-            with placement.paused():
-                pass
-    placement.pause()
-    placement.stop()
-    assert torch.equal(straight["sync/q/vector"], paused["sync/q/vector"])
-    assert dataclasses.asdict(plan.config)["workers"] == plan.workers

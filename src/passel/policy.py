@@ -23,7 +23,8 @@ class Policy:
 
     def __init__(self, algorithm: type[Algorithm], numbers: Any, spec: EnvSpec, vectors: Mapping[str, Tensor]) -> None:
         blank = {name: torch.zeros(s.shape, dtype=s.dtype) for name, s in algorithm.specs(numbers, spec).items()}
-        self._algorithm = algorithm(numbers, spec, Tensors(blank))
+        with torch.random.fork_rng(devices=[]):  # the weights are replaced; the user's generator must not notice
+            self._algorithm = algorithm(numbers, spec, Tensors(blank))
         self.spec = spec
         for name, flat in self._algorithm.flats.items():
             flat.values.copy_(vectors[name])

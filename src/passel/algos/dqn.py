@@ -71,7 +71,8 @@ class DQN(Algorithm):
 
     @classmethod
     def specs(cls, config: DQNConfig, spec: EnvSpec) -> dict[str, Spec]:
-        size = len(Flat(_network(config, spec)))
+        with torch.device("meta"):  # counts the weights, makes none
+            size = sum(weight.numel() for weight in _network(config, spec).parameters())
         return {"target": Spec((size,)), "refreshes": Spec((), torch.int64)}
 
     def __init__(self, config: DQNConfig, spec: EnvSpec, tensors: Tensors) -> None:

@@ -82,8 +82,7 @@ class Plan:
     @cached_property
     def schemes(self) -> dict[str, Scheme]:
         """One scheme for each network of the algorithm."""
-        with torch.random.fork_rng():
-            algo = self.make_algorithm(_blank(self.algorithm.specs(self.numbers, self.spec)))
+        algo = self.make_algorithm(_blank(self.algorithm.specs(self.numbers, self.spec)))
         numbers, config = self.numbers, self.config
         settings = SyncSettings(
             optimiser=OptimiserSettings(
@@ -99,8 +98,9 @@ class Plan:
 
     def make_algorithm(self, tensors: Tensors) -> Algorithm:
         """The same initial weights in every worker and in every run of this seed."""
-        torch.manual_seed(derive(self.config.seed, "weights"))
-        return self.algorithm(self.numbers, self.spec, tensors)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(derive(self.config.seed, "weights"))
+            return self.algorithm(self.numbers, self.spec, tensors)
 
     def specs(self) -> dict[str, Spec]:
         """The layout of the arena: everything that must outlive a turn, by name."""

@@ -92,6 +92,9 @@ class AllReduceSync(Sync):
         super().__init__(flat, scheme.settings)
         self._mean = mean
         self._pushes = tensors["pushes"].numpy()
+        # Rank 0's learning rate is everybody's: each looks at the schedule at another moment, and vectors that follow
+        # one mean at different rates would drift apart. Two cells take turns, as the rows of gradients do.
+        self._lr = tensors["lr"].numpy()
         self._rank = rank
         self._applied = int(self._pushes[rank])
         state = tensors.below("optimiser")
@@ -108,13 +111,15 @@ class AllReduceSync(Sync):
             mean = self._mean.finish()
             waited = time.perf_counter()
             self.clip(mean)
-            self._optimiser.step(self.lr, mean)
+            self._optimiser.step(float(self._lr[self._applied % 2]), mean)
             self._applied += 1
             self.costs.wait += waited - start
             self.costs.apply += time.perf_counter() - waited
         self.version = self._applied
 
     def send(self) -> None:
+        if self._rank == 0:
+            self._lr[int(self._pushes[0]) % 2] = self.lr
         self._mean.start(self.flat.grads)
         self._pushes[self._rank] += 1
 
@@ -130,6 +135,7 @@ class AllReduce(Scheme):
         return {
             **super().specs(),
             "rows": Spec((2, self.workers, self.size), keep=False),
+            "lr": Spec((2,), torch.float64, keep=False),
             "offered": Spec((self.workers,), torch.int64, keep=False),
         }
 

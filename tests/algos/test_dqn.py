@@ -1,0 +1,205 @@
+"""DQN: its loss and gradient against the papers in plain loops, its acting rule, and when its target moves."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from passel.algos.dqn import DQN, DQNConfig
+from passel.arena import Tensors
+from passel.testing import oracles
+from passel.types import Batch, EnvSpec
+
+SPEC = EnvSpec("test", (3,), np.dtype(np.float32), n_actions=4)
+IMAGES = EnvSpec("images", (1, 36, 36), np.dtype(np.uint8), n_actions=4)
+CONFIG = DQNConfig(hidden=(8,), target_every=10, huber=0.5)
+
+
+def make(config: DQNConfig = CONFIG, spec: EnvSpec = SPEC, seed: int = 0) -> DQN:
+    """A DQN whose target network differs from its online one."""
+    torch.manual_seed(seed)
+    tensors = Tensors({name: torch.zeros(s.shape, dtype=s.dtype) for name, s in DQN.specs(config, spec).items()})
+    algo = DQN(config, spec, tensors)
+    algo.refresh(0)
+    algo.flats["q"].values.add_(0.3 * torch.randn(len(algo.flats["q"])))
+    return algo
+
+
+def batch(size: int = 12, spec: EnvSpec = SPEC, *, weighted: bool = False) -> Batch:
+    generator = torch.Generator().manual_seed(5)
+    shape = (size, *spec.obs_shape)
+    if spec.obs_dtype == np.uint8:
+        obs, next_obs = (torch.randint(0, 256, shape, dtype=torch.uint8, generator=generator) for _ in range(2))
+    else:
+        obs, next_obs = (torch.randn(shape, generator=generator) for _ in range(2))
+    return Batch(
+        obs=obs,
+        action=torch.randint(0, spec.n_actions, (size,), generator=generator),
+        reward=torch.randn(size, generator=generator),
+        discount=torch.where(torch.rand(size, generator=generator) < 0.3, 0.0, 0.9),
+        next_obs=next_obs,
+        index=np.arange(size) if weighted else None,
+        weight=torch.rand(size, generator=generator) if weighted else None,
+    )
+
+
+def by_the_papers(algo: DQN, config: DQNConfig, rows: Batch) -> tuple[list[float], list[float]]:
+    """Targets and values of a batch, from the networks' outputs and the oracles."""
+    with torch.no_grad():
+        q_target = algo._target(rows.next_obs).tolist()
+        q_online = algo._online(rows.next_obs).tolist()
+        q = algo._online(rows.obs).tolist()
+    r, discount = rows.reward.tolist(), rows.discount.tolist()
+    if config.double:
+        y = oracles.double_q_learning_target(r, discount, q_target, q_online)
+    else:
+        y = oracles.q_learning_target(r, discount, q_target)
+    return y, oracles.q_of_action(q, rows.action.tolist())
+
+
+def by_autograd(algo: DQN, y: list[float], rows: Batch, delta: float) -> Tensor:
+    """The gradient of the Huber loss for given targets, written as anybody would write it."""
+    flat = algo.flats["q"]
+    q = algo._online(rows.obs)[range(len(rows.action)), rows.action]
+    error = (torch.tensor(y) - q).abs()
+    huber = torch.where(error <= delta, error.square() / 2, delta * (error - delta / 2))
+    flat.backward((huber * (1 if rows.weight is None else rows.weight)).mean())
+    return flat.grads.clone()
+
+
+@pytest.mark.parametrize("spec", [SPEC, IMAGES], ids=["vectors", "images"])
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("dueling", [False, True])
+@pytest.mark.parametrize("double", [False, True])
+def test_loss_and_gradient_are_the_papers(double: bool, dueling: bool, weighted: bool, spec: EnvSpec) -> None:
+    config = replace(CONFIG, double=double, dueling=dueling, prioritized=weighted)
+    algo, rows = make(config, spec), batch(spec=spec, weighted=weighted)
+    y, values = by_the_papers(algo, config, rows)
+    weight = None if rows.weight is None else rows.weight.tolist()
+    expected_grads = by_autograd(algo, y, rows, config.huber)
+
+    loss = algo.loss(rows)
+    assert loss.losses["q"].item() == pytest.approx(oracles.weighted_huber(values, y, weight, config.huber), rel=1e-4)
+    algo.flats["q"].backward(loss.losses["q"])
+    torch.testing.assert_close(algo.flats["q"].grads, expected_grads, rtol=1e-4, atol=1e-6)
+    if weighted:
+        assert loss.td_abs is not None
+        expected = [abs(target - value) for target, value in zip(y, values, strict=True)]
+        torch.testing.assert_close(loss.td_abs, torch.tensor(expected), rtol=1e-4, atol=1e-5)
+    else:
+        assert loss.td_abs is None
+
+
+def test_double_and_plain_differ_where_the_networks_disagree() -> None:
+    rows = batch(64)
+    losses = [make(replace(CONFIG, double=double)).loss(rows).losses["q"].item() for double in (False, True)]
+    assert abs(losses[0] - losses[1]) > 1e-3
+
+
+def test_the_target_network_is_never_differentiated() -> None:
+    algo, rows = make(), batch()
+    before = algo._target_flat.values.clone()
+    algo.flats["q"].backward(algo.loss(rows).losses["q"])
+    assert not algo._target_flat.grads.any()
+    assert torch.equal(algo._target_flat.values, before)
+
+
+def test_the_target_is_the_online_network_at_first_and_follows_every_so_many_versions() -> None:
+    config = replace(CONFIG, target_every=10)
+    algo = make(config)
+    tensors = Tensors({name: torch.zeros(s.shape, dtype=s.dtype) for name, s in DQN.specs(config, SPEC).items()})
+    algo = DQN(config, SPEC, tensors)
+    online = algo.flats["q"].values
+    refreshed = []
+    for version in (0, 1, 9, 10, 11, 19, 35, 36, 40):
+        online.fill_(float(version + 1))
+        algo.refresh(version)
+        if (tensors["target"] == version + 1).all():
+            refreshed.append(version)
+    assert refreshed == [0, 10, 35, 40], "a version may be jumped over, where others update as well"
+
+
+def test_tau_moves_the_target_part_of_the_way_but_copies_at_first() -> None:
+    config = replace(CONFIG, target_every=10, target_tau=0.25)
+    tensors = Tensors({name: torch.zeros(s.shape, dtype=s.dtype) for name, s in DQN.specs(config, SPEC).items()})
+    algo = DQN(config, SPEC, tensors)
+    algo.flats["q"].values.fill_(8.0)
+    algo.refresh(0)
+    assert (tensors["target"] == 8).all()
+    algo.flats["q"].values.zero_()
+    algo.refresh(10)
+    assert (tensors["target"] == 6).all()
+
+
+def test_when_the_target_moved_is_remembered_across_a_restart() -> None:
+    config = replace(CONFIG, target_every=10)
+    tensors = Tensors({name: torch.zeros(s.shape, dtype=s.dtype) for name, s in DQN.specs(config, SPEC).items()})
+    DQN(config, SPEC, tensors).refresh(17)
+    target = tensors["target"].clone()
+    again = DQN(config, SPEC, tensors)
+    again.refresh(19)
+    assert torch.equal(tensors["target"], target)
+    again.refresh(20)
+    assert torch.equal(tensors["target"], again.flats["q"].values)
+
+
+@pytest.mark.parametrize(
+    ("step", "epsilon"), [(0, 1.0), (99, 1.0), (100, 0.8), (150, 0.5), (200, 0.2), (10**6, 0.2)]
+)
+def test_epsilon_is_one_while_it_warms_up_and_then_falls_in_a_straight_line(step: int, epsilon: float) -> None:
+    config = replace(CONFIG, warmup=100, epsilon_start=0.8, epsilon_end=0.2, epsilon_steps=100)
+    assert make(config).epsilon(step) == pytest.approx(epsilon)
+
+
+@pytest.mark.parametrize("epsilon", [0.0, 0.3, 1.0])
+def test_epsilon_is_the_share_of_random_actions(epsilon: float) -> None:
+    config = replace(CONFIG, warmup=0, epsilon_start=epsilon, epsilon_end=epsilon)
+    algo, rng = make(config), np.random.default_rng(0)
+    obs = rng.standard_normal((4000, 3)).astype(np.float32)
+    actions = algo.act(obs, 10, rng)
+    greedy = algo.act_greedily(torch.from_numpy(obs)).numpy()
+    # A random action is the greedy one by chance in a quarter of the cases.
+    assert np.mean(actions != greedy) == pytest.approx(epsilon * 3 / 4, abs=0.03)
+    assert actions.dtype.kind == "i"
+    assert set(actions) <= {0, 1, 2, 3}
+
+
+def test_random_actions_are_even() -> None:
+    rng = np.random.default_rng(0)
+    actions = make(replace(CONFIG, warmup=100)).act(np.zeros((8000, 3), np.float32), 0, rng)
+    assert np.bincount(actions, minlength=4) == pytest.approx([2000] * 4, abs=200)
+
+
+def test_the_same_stream_gives_the_same_actions() -> None:
+    algo, obs = make(replace(CONFIG, warmup=0, epsilon_start=0.5)), np.ones((50, 3), np.float32)
+    once, twice = (algo.act(obs, 0, np.random.default_rng(3)) for _ in range(2))
+    assert (once == twice).all()
+
+
+@pytest.mark.parametrize("dueling", [False, True])
+def test_greedy_means_the_largest_value(dueling: bool) -> None:
+    algo, obs = make(replace(CONFIG, dueling=dueling)), torch.randn(20, 3)
+    values = algo._online(obs)
+    chosen = algo.act_greedily(obs)
+    assert (values.gather(1, chosen.unsqueeze(1)).squeeze(1) == values.max(dim=1).values).all()
+
+
+def test_scalars_are_those_of_the_last_batch() -> None:
+    algo, rows = make(), batch()
+    assert "q_mean" not in algo.scalars(0)
+    algo.loss(rows)
+    _, values = by_the_papers(algo, CONFIG, rows)
+    scalars: dict[str, Any] = algo.scalars(0)
+    assert scalars["q_mean"] == pytest.approx(sum(values) / len(values), rel=1e-4)
+    assert scalars["epsilon"] == 1.0
+
+
+@pytest.mark.parametrize("dueling", [False, True])
+def test_specs_are_the_size_of_the_network(dueling: bool) -> None:
+    config = replace(CONFIG, dueling=dueling)
+    assert DQN.specs(config, SPEC)["target"].shape == (len(make(config).flats["q"]),)

@@ -10,6 +10,7 @@ import json
 import math
 import os
 import shlex
+import signal
 import statistics
 import subprocess
 import sys
@@ -24,6 +25,8 @@ from typing import Any
 HERE = Path(__file__).parent
 RESULTS = HERE / "results"
 _THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "XLA_FLAGS")
+STOPPED = 130  # exit code of a run that was asked to stop
+STOP_PATIENCE = 60.0  # seconds
 
 
 class BenchError(Exception):
@@ -82,18 +85,26 @@ def scratch() -> Iterator[Path]:
         yield Path(folder) / "run"
 
 
-def train(python: str, settings: Mapping[str, Any], *, timeout: float) -> dict[str, Any]:
-    """One `passel train`, as a user would start it. Its summary, and the wall seconds from command to exit."""
+def train(python: str, settings: Mapping[str, Any], *, limit: float) -> dict[str, Any]:
+    """One `passel train`, as a user would start it. Its summary, and the wall seconds from command to exit.
+
+    After `limit` seconds it is asked to stop, as Ctrl-C would: it ends as "stopped", with all its counts.
+    """
     with scratch() as out:
         words = [python, "-m", "passel", "train", "--quiet", "--out", str(out), *flags(settings)]
         start = time.perf_counter()
+        process = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
         try:
-            done = subprocess.run(words, capture_output=True, text=True, timeout=timeout, check=False)
-        except subprocess.TimeoutExpired:
-            raise BenchError(f"{shlex.join(words)} did not end within {timeout:.0f} s") from None
+            try:
+                _, said = process.communicate(timeout=limit)
+            except subprocess.TimeoutExpired:
+                process.send_signal(signal.SIGINT)
+                _, said = process.communicate(timeout=STOP_PATIENCE)
+        finally:
+            process.kill()
         wall = time.perf_counter() - start
-        if done.returncode:
-            raise BenchError(f"{shlex.join(words)} ended with {done.returncode}:\n{done.stderr[-2000:]}")
+        if process.returncode not in (0, STOPPED):
+            raise BenchError(f"{shlex.join(words)} ended with {process.returncode}:\n{said[-2000:]}")
         summary: dict[str, Any] = json.loads((out / "summary.json").read_text())
     return summary | {"wall_seconds": wall}
 

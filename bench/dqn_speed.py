@@ -127,7 +127,7 @@ def updates_a_step(results: Results) -> str:
 def how(result: dict[str, Any]) -> str:
     if "shares" in result:
         return f"every core, hogwild; {shares(result['shares'])}"
-    return f"{result['envs']} environments, {result['threads']} threads"
+    return f"environments: {result['envs']}, threads: {result['threads']}"
 
 
 def trials(found: dict[str, Results]) -> str:
@@ -152,7 +152,7 @@ def main() -> None:
     found = {size: compare(said, size, progress) for size in said.sizes}
     peers = ", ".join(f"{name} {version}" for name, version in card["peers"].items())
     intro = (
-        f"Peers: {peers}. Windows of {said.seconds:.0f} s after {said.warm:.0f} s of learning, all sides in turn, the "
+        f"Peers: {peers}. Windows of {said.seconds:g} s after {said.warm:g} s of learning, all sides in turn, the "
         "order reversed every round. One update a step on both sides; the peers with the environments and threads that "
         "were fastest in a trial. SBX clips no gradient, which spares it some work."
     )

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from common import HERE, BenchError, Progress, machine, middle, number, parser, table, train, write
+from passel.recipes.presets import preset
 
 FOLDER = HERE / "presets"
 KEPT = (
@@ -37,7 +38,7 @@ def read_variants(env: str, wanted: list[str]) -> dict[str, dict[str, Any]]:
     path = FOLDER / f"{env}.json"
     if not path.exists():
         known = ", ".join(sorted(file.stem for file in FOLDER.glob("*.json")))
-        raise BenchError(f"there is no {path}. Write one, or choose from {known}.")
+        raise BenchError(f"there is no bench/presets/{path.name}. Write one, or choose from {known}.")
     variants: dict[str, dict[str, Any]] = json.loads(path.read_text())
     unknown = set(wanted) - set(variants)
     if unknown:
@@ -50,20 +51,15 @@ def read_runs(path: Path) -> Runs:
 
 
 def settings_of(said: argparse.Namespace, overrides: dict[str, Any], seed: int) -> dict[str, Any]:
-    common = {
-        "env": said.env,
-        "sync": said.sync,
-        "place": "processes",
-        "workers": said.workers,
-        "steps": said.max_steps,
-    }
-    return {**common, **overrides, "seed": seed}
+    """All that a run is told, the preset in force included: a result is known by it, and does not outlive it."""
+    axes = {"env": said.env, "sync": said.sync, "place": "processes", "workers": said.workers, "algo": said.algo}
+    return {**axes, **preset(said.algo, said.env), "steps": said.max_steps, **overrides, "seed": seed}
 
 
 def run_one(said: argparse.Namespace, settings: dict[str, Any]) -> dict[str, Any]:
     """One run; a variant that fails is a result too."""
     try:
-        summary = train(said.python, settings, timeout=said.limit)
+        summary = train(said.python, settings, limit=said.limit)
     except BenchError as error:
         return {"status": "failed", "settings": settings, "error": str(error)}
     evaluated = (summary["eval"] or {}).get("mean")
@@ -93,24 +89,26 @@ def told(run: dict[str, Any]) -> str:
     return f"{run['status']}: {run['seconds']:.1f} s, {run['steps']:,} steps, greedy mean {number(run['eval_mean'], 1)}"
 
 
-def of_variant(runs: Runs, name: str) -> list[tuple[int, dict[str, Any]]]:
-    split = [(*key.rpartition("/")[::2], run) for key, run in runs.items()]
-    return sorted(((int(seed), run) for variant, seed, run in split if variant == name), key=lambda item: item[0])
-
-
-def rows(runs: Runs, variants: dict[str, dict[str, Any]]) -> list[list[str]]:
+def rows(said: argparse.Namespace, runs: Runs, variants: dict[str, dict[str, Any]]) -> list[list[str]]:
     """The most often solved first, and among these the quickest. A run that was not solved counts with all its time."""
     ranked = []
     for name, overrides in variants.items():
-        done = [(seed, run) for seed, run in of_variant(runs, name) if run["status"] != "failed"]
-        solved = sum(run["status"] == "solved" for _, run in done)
-        seconds, steps, episodes = (middle([run[key] for _, run in done]) for key in ("seconds", "steps", "episodes"))
-        each = ", ".join(f"{run['seconds']:.0f}{'' if run['status'] == 'solved' else ' not'}" for _, run in done)
-        total = len(of_variant(runs, name))
+        asked = [runs[f"{name}/{seed}"] for seed in range(1, said.seeds + 1)]
+        done = [run for run in asked if run["status"] != "failed"]
+        solved = sum(run["status"] == "solved" for run in done)
+        medians = [middle([run[key] for run in done]) for key in ("seconds", "steps", "episodes")]
+        cells = [number(medians[0], 1), number(medians[1]), number(medians[2])]
+        each = ", ".join(by_seed(run) for run in asked)
         changed = " ".join(f"{key}={value}" for key, value in overrides.items()) or "–"
-        row = [name, f"{solved} of {total}", number(seconds, 1), number(steps), number(episodes), each or "–", changed]
-        ranked.append(((-solved / max(total, 1), seconds), row))
+        rank = (-solved, medians[0] if done else float("inf"))
+        ranked.append((rank, [name, f"{solved} of {len(asked)}", *cells, each, changed]))
     return [row for _, row in sorted(ranked, key=lambda item: item[0])]
+
+
+def by_seed(run: dict[str, Any]) -> str:
+    if run["status"] == "failed":
+        return "failed"
+    return f"{run['seconds']:.0f}" if run["status"] == "solved" else f"{run['seconds']:.0f} unsolved"
 
 
 def main() -> None:
@@ -119,9 +117,10 @@ def main() -> None:
     options.add_argument("--variants", nargs="+", default=[], help="Only these (default: all of the file).")
     options.add_argument("--seeds", type=int, default=3, help="Seeds 1, 2, ... of each variant (default 3).")
     options.add_argument("--max-steps", type=int, default=400_000, help="Steps after which a run ends unsolved.")
+    options.add_argument("--algo", default="dqn")
     options.add_argument("--sync", default="hogwild")
     options.add_argument("--workers", type=int, default=2)
-    options.add_argument("--limit", type=float, default=900.0, help="Seconds a run may take (default 900).")
+    options.add_argument("--limit", type=float, default=900.0, help="Seconds until a run gives up (default 900).")
     said = options.parse_args()
     variants = read_variants(said.env, said.variants)
     name, card = f"presets_{said.env}", machine()
@@ -134,7 +133,9 @@ def main() -> None:
     study(said, variants, runs, save)
     head = ["variant", "solved", "seconds, median", "steps, median", "episodes, median", "seconds by seed", "settings"]
     intro = f"{said.sync}, {said.workers} workers, at most {said.max_steps:,} steps a run; medians over the seeds."
-    write(name, f"Presets: {said.env}", said.out, card, [intro, table(head, rows(runs, variants))], {"runs": runs})
+    write(
+        name, f"Presets: {said.env}", said.out, card, [intro, table(head, rows(said, runs, variants))], {"runs": runs}
+    )
 
 
 if __name__ == "__main__":

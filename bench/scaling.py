@@ -102,7 +102,7 @@ def solve_all(said: argparse.Namespace) -> dict[str, dict[str, list[dict[str, An
             for workers in said.workers:
                 progress.begin(f"{scheme}, {workers} workers, seed {seed}, until solved")
                 asked = {"env": said.env, "workers": workers, "seed": seed, **SCHEMES[scheme]}
-                summary = train(said.python, asked, timeout=said.limit)
+                summary = train(said.python, asked, limit=said.limit)
                 found[scheme][str(workers)].append(summary)
                 progress.end(f"{summary['status']} after {summary['seconds']:.1f} s, {summary['episodes']} episodes")
     return found
@@ -146,7 +146,7 @@ def main() -> None:
     options.add_argument("--warm", type=float, default=3.0, help="Seconds of learning before a window (default 3).")
     options.add_argument("--to-solve", action="store_true", help="Also train each until solved, with the preset.")
     options.add_argument("--seeds", type=int, default=3, help="Seeds of --to-solve (default 3).")
-    options.add_argument("--limit", type=float, default=1800.0, help="Seconds a run of --to-solve may take.")
+    options.add_argument("--limit", type=float, default=1800.0, help="Seconds until a run of --to-solve gives up.")
     said = options.parse_args()
     card = machine()
     progress = Progress(len(said.schemes) * len(said.workers) * said.repeats)
@@ -154,7 +154,7 @@ def main() -> None:
     head = ["scheme", "workers", "steps/s", "updates/s", "speed-up (range)", "staleness", "share of time"]
     work = f"{'-'.join(map(str, said.hidden))}, batch {said.batch}, {said.updates_per_step:g} updates a step"
     sections = [
-        f"{said.env}, {work}. Medians of {said.repeats} rounds of {said.seconds:.0f} s in the steady state, numbers of "
+        f"{said.env}, {work}. Medians of {said.repeats} rounds of {said.seconds:g} s in the steady state, numbers of "
         "workers in turn. Staleness: versions that went by between reading the parameters and changing them.",
         table(head, [row for scheme, found in speed.items() for row in speed_rows(scheme, found)]),
     ]

@@ -33,27 +33,23 @@ def lines(path: Path) -> Iterator[dict[str, Any]]:
                 yield json.loads(line)
 
 
-def first_step(folder: Path, began: float) -> dict[str, Any] | None:
-    """Seconds from `began` to the first step: by the event that says so, or else by the first report with a step in
-    it, which comes a tenth of a second later at most. None if neither is there yet.
-    """
+def first_step(folder: Path) -> float | None:
+    """When the run saw its first step, as a time of day; None if it has not yet."""
     for event in lines(folder / "events.jsonl"):
         if event["kind"] == "first step":
-            moment = datetime.fromisoformat(event["time"]).timestamp()
-            return {"seconds": moment - began, "seen_in": "the event of the first step"}
-    if any(report["steps"] for report in lines(folder / "metrics.jsonl")):
-        return {"seconds": time.time() - began, "seen_in": "the first report"}
+            return datetime.fromisoformat(event["time"]).timestamp()
     return None
 
 
-def start_once(said: argparse.Namespace, repeat: int) -> dict[str, Any]:
+def start_once(said: argparse.Namespace, repeat: int) -> float:
+    """Seconds from before the command exists to its first step."""
     settings = {"env": said.env, "workers": said.workers, "seed": repeat + 1}
     with scratch() as out:
         words = [said.python, "-m", "passel", "train", "--quiet", "--out", str(out), *flags(settings)]
         began = time.time()
         process = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
         try:
-            while (found := first_step(out, began)) is None:
+            while (moment := first_step(out)) is None:
                 if process.poll() is not None or time.time() - began > PATIENCE:
                     process.kill()
                     raise BenchError(f"no step was seen:\n{process.communicate()[1][-2000:]}")
@@ -62,7 +58,7 @@ def start_once(said: argparse.Namespace, repeat: int) -> dict[str, Any]:
             if process.poll() is None:
                 process.send_signal(signal.SIGINT)
                 process.communicate(timeout=PATIENCE)
-    return found
+    return moment - began
 
 
 def main() -> None:
@@ -78,7 +74,7 @@ def main() -> None:
     for repeat in range(said.repeats):
         progress.begin(f"start with {said.workers} workers, round {repeat + 1}")
         starts.append(start_once(said, repeat))
-        progress.end(f"{starts[-1]['seconds']:.2f} s, by {starts[-1]['seen_in']}")
+        progress.end(f"{starts[-1]:.2f} s")
     memory: dict[int, list[dict[str, Any]]] = {workers: [] for workers in said.memory_workers}
     for _ in range(said.repeats):
         for workers in said.memory_workers:
@@ -88,17 +84,11 @@ def main() -> None:
             progress.end(f"{memory[workers][-1]['parked_mb']:.0f} MB")
     sections = [
         "## From the command to the first step",
-        f"`passel train --env {said.env} --workers {said.workers}`, seen in {starts[-1]['seen_in']}. "
+        f"`passel train --env {said.env} --workers {said.workers}`. "
         "The first of the rounds may have had to read files from the disk.",
         table(
             ["", *[f"round {n + 1}" for n in range(said.repeats)], "median"],
-            [
-                [
-                    "seconds",
-                    *[number(s["seconds"], 2) for s in starts],
-                    number(middle([s["seconds"] for s in starts]), 2),
-                ]
-            ],
+            [["seconds", *[number(second, 2) for second in (*starts, middle(starts))]]],
         ),
         "## Memory at rest",
         "The whole process tree, each page counted once (PSS), with a tiny replay memory; medians. *Started*: the "

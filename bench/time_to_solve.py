@@ -33,7 +33,7 @@ PEERS = {"Stable-Baselines3 PPO": "sb3", "SBX PPO": "sbx"}
 
 
 def passel(said: argparse.Namespace, seed: int) -> dict[str, Any]:
-    summary = train(said.python, {"seed": seed}, timeout=said.limit * 4)
+    summary = train(said.python, {"seed": seed}, limit=said.limit)
     return {
         "seed": seed,
         "solved": summary["status"] == "solved",
@@ -132,9 +132,7 @@ def main() -> None:
     options = parser(__doc__, peers=True)
     options.add_argument("--seeds", type=int, default=5, help="Runs of passel, with seeds 1, 2, ... (default 5).")
     options.add_argument("--peer-seeds", type=int, default=2, help="Runs of each peer (default 2; 0 leaves them out).")
-    options.add_argument(
-        "--limit", type=float, default=300.0, help="Seconds after which a peer gives up (default 300)."
-    )
+    options.add_argument("--limit", type=float, default=300.0, help="Seconds until a run gives up (default 300).")
     options.add_argument("--trial-seconds", type=float, default=20.0, help="Trial of threads; 0 for none (default 20).")
     said = options.parse_args()
     card = machine()
@@ -146,8 +144,7 @@ def main() -> None:
     detail = ["", "seed", "solved", "seconds", "solved at", "steps", "episodes", "greedy mean of 100"]
     intro = (
         "One run after another, the machine to itself. *Seconds* go from the command to its exit; *solved at* is the "
-        "moment at which 100 greedy episodes had confirmed it."
-        + (f" A peer gives up after {said.limit:.0f} s." if said.peer_seeds else "")
+        f"moment at which 100 greedy episodes had confirmed it. A run gives up after {said.limit:g} s."
     )
     if said.peer_seeds:
         intro += " Peers: " + ", ".join(f"{name} {version}" for name, version in card["peers"].items()) + "."

@@ -5,6 +5,7 @@ What a child process runs must be importable by name, so it stands here and not 
 
 from __future__ import annotations
 
+import multiprocessing
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -208,3 +209,9 @@ class Lesson:
             sync.pull()
             sync.push(row.loss(sync.flat.module))
         sync.pull()
+
+
+def add_one(arena: Arena) -> None:
+    """What a child does to an arena that it was given."""
+    arena["numbers"].add_(1)
+    arena["room/count"].fill_(multiprocessing.parent_process().pid)  # type: ignore[union-attr]

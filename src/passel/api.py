@@ -97,7 +97,7 @@ def resume(
     with RunFolder.open(Path(path)) as folder, Interrupts() as interrupts:
         saved = checkpoint.latest(folder.path, view.message)
         if saved is None:
-            raise PasselError(f"{path} has no checkpoint to resume from. Start again with `passel train`.")
+            raise PasselError(f"{path} has no checkpoint to resume from. Remove it, or train again with another --out.")
         content = folder.read_config()
         content |= {} if steps is None else {"steps": steps}
         content |= {} if until_solved is None else {"until_solved": until_solved}

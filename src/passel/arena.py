@@ -13,6 +13,7 @@ import errno
 import mmap
 import os
 import tempfile
+import weakref
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from multiprocessing import reduction
@@ -79,6 +80,7 @@ class Arena(Tensors):
         self.shared = shared
         self._fd = _anonymous_file(self.nbytes) if shared else None
         self._map()
+        self._close_with_arena()
 
     @property
     def nbytes(self) -> int:
@@ -105,6 +107,12 @@ class Arena(Tensors):
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.specs, self.shared, self._fd = state["specs"], True, state["fd"].detach()
         self._map()
+        self._close_with_arena()
+
+    def _close_with_arena(self) -> None:
+        """The descriptor goes with the arena; tensors that outlive it keep the memory itself alive."""
+        if self._fd is not None:
+            weakref.finalize(self, os.close, self._fd)
 
     def kept(self) -> dict[str, Tensor]:
         """The tensors that a checkpoint must keep."""

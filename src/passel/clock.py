@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 
 STAGES = ("env", "act", "store", "sample", "learn", "apply", "copy", "wait", "idle")
 
@@ -10,8 +11,8 @@ STAGES = ("env", "act", "store", "sample", "learn", "apply", "copy", "wait", "id
 class Clock:
     """Gives the seconds since the last mark to a stage: every moment belongs to exactly one."""
 
-    def __init__(self) -> None:
-        self.seconds = dict.fromkeys(STAGES, 0.0)
+    def __init__(self, seconds: Mapping[str, float] | None = None) -> None:
+        self.seconds = {stage: seconds[stage] if seconds else 0.0 for stage in STAGES}
         self._last = time.perf_counter()
 
     def mark(self, stage: str) -> None:

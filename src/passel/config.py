@@ -122,9 +122,14 @@ def read_toml(path: Path) -> dict[str, Any]:
         raise PasselError(f"there is no file {path}. Give --config the path of a TOML file.") from None
     except tomllib.TOMLDecodeError as error:
         raise PasselError(f"{path} is not valid TOML: {error}") from None
+    except OSError as error:
+        raise PasselError(f"{path} cannot be read ({error.strerror}). Give --config the path of a TOML file.") from None
     flat: dict[str, Any] = {}
     for key, value in content.items():
-        flat |= value if isinstance(value, dict) else {key: value}
+        for name, setting in value.items() if isinstance(value, dict) else [(key, value)]:
+            if name in flat:
+                raise PasselError(f"{name} is set twice in {path}. Keep one of the two.")
+            flat[name] = setting
     return flat
 
 

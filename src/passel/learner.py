@@ -43,6 +43,11 @@ class Learner:
         self._experience.feedback(batch, loss.td_abs)
         self._mark()
 
+    def remember(self, staleness: float, updates: int) -> None:
+        """Go on counting from what a resumed run had counted."""
+        costs = next(iter(self._syncs.values())).costs
+        costs.staleness, costs.pushes = staleness * updates, updates
+
     @property
     def staleness(self) -> float:
         """Mean number of versions that went by between a pull and the update that came of it."""

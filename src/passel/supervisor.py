@@ -55,6 +55,7 @@ class History:
     solved_at_steps: int | None = None
     solved_at_episodes: int | None = None
     eval: dict[str, float] | None = None
+    next_evaluation: int = 0
     peak_rss_mb: float = 0.0
 
 
@@ -78,7 +79,6 @@ class Supervisor:
         self._began = began - history.seconds
         self._scores = deque(history.scores, maxlen=WINDOW)
         self._seen = [int(count) for count in self._board.column("episodes")]
-        self._next_evaluation = 0
         self._checkpoint_at = self._next_checkpoint()
         self._saved: str | None = None
         self._marks: deque[tuple[float, Any]] = deque(maxlen=64)
@@ -221,7 +221,7 @@ class Supervisor:
         if self.threshold is None or len(self._scores) < WINDOW or self._history.solved_at_steps is not None:
             return False
         mean = self._mean_return()
-        return mean is not None and mean >= self.threshold and self._history.episodes >= self._next_evaluation
+        return mean is not None and mean >= self.threshold and self._history.episodes >= self._history.next_evaluation
 
     def _confirm(self) -> bool:
         """A greedy evaluation agrees. If so, everybody is left at rest with the policy that was evaluated."""
@@ -236,7 +236,7 @@ class Supervisor:
                 )
                 self._folder.event("not confirmed", steps=steps, mean=result.mean)
             self._history.eval = None
-            self._next_evaluation = self._history.episodes + PATIENCE_AFTER_A_MISS
+            self._history.next_evaluation = self._history.episodes + PATIENCE_AFTER_A_MISS
             self._placement.resume()
             return False
         self._history.solved_at_steps, self._history.solved_at_episodes = self._board.steps, self._history.episodes

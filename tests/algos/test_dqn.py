@@ -111,7 +111,6 @@ def test_the_target_network_is_never_differentiated() -> None:
 
 def test_the_target_is_the_online_network_at_first_and_follows_every_so_many_versions() -> None:
     config = replace(CONFIG, target_every=10)
-    algo = make(config)
     tensors = Tensors({name: torch.zeros(s.shape, dtype=s.dtype) for name, s in DQN.specs(config, SPEC).items()})
     algo = DQN(config, SPEC, tensors)
     online = algo.flats["q"].values

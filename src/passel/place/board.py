@@ -77,6 +77,10 @@ class Board:
     def column(self, name: str) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
         return self.counters[:, COLUMNS[name]]
 
+    def seconds(self, rank: int) -> dict[str, float]:
+        """Where worker `rank`'s time went so far, by stage."""
+        return {stage: float(self.counters[rank, COLUMNS[stage]]) for stage in STAGES}
+
     def finished(self, rank: int, episodes: list[Episode]) -> None:
         """Worker `rank` reports finished episodes."""
         count = int(self.counters[rank, FINISHED])

@@ -150,7 +150,7 @@ class Plan:
             for tensor in own.below("nstep").values():
                 tensor.zero_()
         board = Board(arena.below("board"))
-        clock = Clock()
+        clock = Clock(board.seconds(rank))
         acting = Stream(own["acting"], derive(self.config.seed, "acting", rank))
         sampling = Stream(own["sampling"], derive(self.config.seed, "sampling", rank))
         algo = self.make_algorithm(own.below("algo"))
@@ -160,6 +160,7 @@ class Plan:
         }
         experience = self._experience(arena, own, links, rank, sampling)
         learner = Learner(algo, syncs, experience, clock)
+        learner.remember(board.column("staleness")[rank], int(board.column("updates")[rank]))
         envs = make_envs(
             self.env,
             self.config.envs,

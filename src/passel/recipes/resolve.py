@@ -6,6 +6,7 @@ Nothing is silently ignored: a setting that has no effect in this combination is
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -94,7 +95,7 @@ def _check_ranges(config: RunConfig, numbers: Any) -> None:
     for source, names, good, words in rules:
         for name in names:
             value = getattr(source, name, None)
-            if value is not None and not good(value):
+            if value is not None and not (math.isfinite(value) and good(value)):
                 raise PasselError(f"{flag(name)} is {value}, and must be {words}.")
     share = numbers.capacity // config.workers
     if numbers.batch > share:

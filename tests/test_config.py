@@ -1,0 +1,328 @@
+"""From what the user said to a complete configuration: layers, types, ranges, and nothing silently ignored."""
+
+from __future__ import annotations
+
+import dataclasses
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tomli_w
+
+import passel
+from passel.algos import ALGORITHMS
+from passel.config import RunConfig, as_dict, coerce, read_toml, resolve
+from passel.place.budget import usable_cores
+from passel.recipes import presets, resolve as resolving
+from passel.recipes.resolve import resolve_config
+from passel.run.folder import RunFolder
+from passel.types import PasselError
+from small import settings_for
+
+CONFIGS = [RunConfig, *(algorithm.Config for algorithm in ALGORITHMS.values())]
+FIELDS = [(config, field) for config in CONFIGS for field in dataclasses.fields(config)]
+
+
+@pytest.mark.parametrize(("config", "field"), FIELDS, ids=lambda part: getattr(part, "name", ""))
+def test_every_setting_has_a_sentence_of_help(config: type[Any], field: dataclasses.Field[Any]) -> None:
+    text = field.metadata["help"]
+    assert text.endswith("."), "a sentence ends with a full stop"
+    assert text[0].isupper()
+    assert "\n" not in text
+    assert not text.endswith(".."), text
+
+
+def test_no_setting_has_two_meanings() -> None:
+    names = [field.name for _, field in FIELDS]
+    assert len(names) == len(set(names))
+
+
+def test_every_condition_of_a_setting_is_about_a_setting_that_exists() -> None:
+    names = {field.name for _, field in FIELDS}
+    for _, field in FIELDS:
+        assert set(field.metadata.get("only", {})) <= names
+
+
+@pytest.mark.parametrize("config", CONFIGS)
+def test_configurations_cannot_be_changed(config: type[Any]) -> None:
+    made = config()
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        setattr(made, dataclasses.fields(config)[0].name, None)
+
+
+class TestLayers:
+    def test_defaults_are_those_of_the_dataclasses(self) -> None:
+        config, numbers = resolve_config({})
+        defaults = RunConfig(workers=usable_cores(), steps=presets.DEFAULT_STEPS)
+        tuned = presets.preset("dqn", RunConfig.env)
+        assert config == dataclasses.replace(defaults, **{k: v for k, v in tuned.items() if hasattr(defaults, k)})
+        changed = {k: tuple(v) if isinstance(v, list) else v for k, v in tuned.items() if hasattr(numbers, k)}
+        assert numbers == dataclasses.replace(ALGORITHMS["dqn"].Config(), **changed)
+
+    def test_the_last_layer_wins(self) -> None:
+        config, numbers = resolve_config({"lr": 0.1, "seed": 3}, {"lr": 0.2}, {"seed": 4})
+        assert (numbers.lr, config.seed) == (0.2, 4)
+
+    def test_dashes_are_underscores(self) -> None:
+        config, numbers = resolve_config({"n-step": 5, "eval-episodes": 7})
+        assert (numbers.n_step, config.eval_episodes) == (5, 7)
+
+    def test_a_preset_stands_between_the_defaults_and_what_was_said(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setitem(presets.PRESETS, ("dqn", "CartPole-v1"), {"lr": 0.5, "steps": 1234, "gamma": 0.5})
+        config, numbers = resolve_config({"env": "CartPole-v1", "lr": 0.25})
+        assert (numbers.lr, numbers.gamma, config.steps) == (0.25, 0.5, 1234)
+        _, others = resolve_config({"env": "Acrobot-v1"})
+        assert others.gamma == ALGORITHMS["dqn"].Config().gamma
+
+    @pytest.mark.parametrize(("algo", "env"), presets.PRESETS, ids=str)
+    def test_every_preset_is_a_configuration_that_runs(self, algo: str, env: str) -> None:
+        resolve_config({"algo": algo, "env": env})
+
+    def test_workers_are_one_for_each_core_and_one_under_solo(self) -> None:
+        assert resolve_config({"sync": "hogwild"})[0].workers == usable_cores()
+        assert resolve_config({"sync": "solo"})[0].workers == 1
+        assert resolve_config({"sync": "hogwild", "workers": 3})[0].workers == 3
+
+    def test_resolve_keeps_what_it_does_not_know_for_the_next(self) -> None:
+        config, rest = resolve(RunConfig, {"seed": 5, "lr": 0.1}, known=["lr"])
+        assert config.seed == 5
+        assert rest == {"lr": 0.1}
+
+
+class TestUnknownKeys:
+    @pytest.mark.parametrize(
+        ("key", "nearest"),
+        [("worker", "workers"), ("gama", "gamma"), ("learning_rate", None), ("n-steps", "n_step"), ("priority", None)],
+    )
+    def test_the_nearest_setting_is_named(self, key: str, nearest: str | None) -> None:
+        with pytest.raises(PasselError, match=f"no setting called {key.replace('-', '[-_]')}") as caught:
+            resolve_config({key: 1})
+        if nearest:
+            assert f"Did you mean {nearest}?" in str(caught.value)
+
+    def test_where_nothing_is_near_the_help_is_named(self) -> None:
+        with pytest.raises(PasselError, match="passel train --help"):
+            resolve_config({"zzzzzzzzzz": 1})
+
+    @pytest.mark.parametrize("algo", ["ppq", "", 5, None])
+    def test_an_unknown_algorithm_names_those_there_are(self, algo: Any) -> None:
+        with pytest.raises(PasselError, match=r"no --algo .*Choose from .*dqn"):
+            resolve_config({"algo": algo})
+
+
+class TestTypes:
+    @pytest.mark.parametrize(
+        ("key", "value", "expected"),
+        [
+            ("workers", "two", "a whole number"),
+            ("workers", 1.5, "a whole number"),
+            ("workers", True, "a whole number"),
+            ("workers", None, "a whole number"),
+            ("lr", "fast", "a number"),
+            ("lr", True, "a number"),
+            ("lr", [0.1], "a number"),
+            ("max_grad_norm", "big", "a number"),
+            ("env", 5, "text"),
+            ("double", 1, "true or false"),
+            ("double", "yes", "true or false"),
+            ("hidden", 64, "a list of positive whole numbers"),
+            ("hidden", [64, 0], "a list of positive whole numbers"),
+            ("hidden", [64, -1], "a list of positive whole numbers"),
+            ("hidden", [6.5], "a list of positive whole numbers"),
+            ("hidden", "64", "a list of positive whole numbers"),
+            ("optimizer", "adamw", "one of adam, rmsprop, sgd"),
+            ("memory", 1, "one of local, global"),
+            ("backend", "retro", "one of auto, gymnasium, envpool"),
+        ],
+    )
+    def test_a_wrong_type_is_refused_with_the_right_one(self, key: str, value: Any, expected: str) -> None:
+        with pytest.raises(PasselError) as caught:
+            resolve_config({key: value})
+        assert f"{key} is {value!r}, and must be {expected}" in str(caught.value)
+
+    @pytest.mark.parametrize(
+        ("key", "value", "expected"),
+        [
+            ("steps", 1e6, 1_000_000),
+            ("capacity", 5e4, 50_000),
+            ("lr", 1, 1.0),
+            ("hidden", [64, 32], (64, 32)),
+            ("hidden", (64,), (64,)),
+            ("hidden", [], ()),
+            ("lr_end", None, None),
+            ("lr_end", "none", None),
+            ("lr_end", 0, 0.0),
+            ("max_grad_norm", None, None),
+            ("solved_at", 200, 200.0),
+        ],
+    )
+    def test_what_can_only_mean_one_thing_is_understood(self, key: str, value: Any, expected: Any) -> None:
+        config, numbers = resolve_config({key: value})
+        found = getattr(config if hasattr(config, key) else numbers, key)
+        assert found == expected
+        assert type(found) is type(expected)
+
+    def test_a_float_that_is_no_whole_number_is_no_whole_number(self) -> None:
+        assert coerce("steps", 1e6, int) == 1_000_000
+        for wrong in (1.5, float("nan"), float("inf")):
+            with pytest.raises(PasselError, match="a whole number"):
+                coerce("steps", wrong, int)
+
+
+class TestNothingIsSilentlyIgnored:
+    @pytest.mark.parametrize(
+        ("said", "cause"),
+        [
+            ({"shards": 2}, "--shards has no effect without --sync server"),
+            ({"shards": 2, "sync": "allreduce"}, "--shards has no effect without --sync server"),
+            ({"transport": "distributed"}, "--transport has no effect without --sync allreduce"),
+            ({"priority_alpha": 0.5}, "--priority-alpha has no effect without --prioritized"),
+            ({"priority_beta": 0.5}, "--priority-beta has no effect without --prioritized"),
+            ({"sync": "solo", "sync_every": 4}, "--sync-every has no effect under --sync solo"),
+            ({"momentum": 0.9}, "--momentum has no effect on adam"),
+            ({"optimizer": "sgd", "optimizer_eps": 1e-5}, "--optimizer-eps has no effect on sgd"),
+            (
+                {"sync": "allreduce", "place": "inline", "transport": "distributed"},
+                "--transport distributed has no effect under --place inline",
+            ),
+        ],
+    )
+    def test_a_setting_without_effect_is_refused(self, said: dict[str, Any], cause: str) -> None:
+        with pytest.raises(PasselError) as caught:
+            resolve_config(said)
+        assert cause in str(caught.value)
+        assert str(caught.value).endswith("."), "cause and cure are sentences"
+
+    @pytest.mark.parametrize(
+        "said",
+        [
+            {"shards": 2, "sync": "server"},
+            {"transport": "distributed", "sync": "allreduce"},
+            {"priority_alpha": 0.5, "prioritized": True},
+            {"momentum": 0.9, "optimizer": "sgd"},
+            {"momentum": 0.9, "optimizer": "rmsprop"},
+            {"shards": 1, "sync": "hogwild"},
+            {"sync": "solo", "sync_every": 1},
+        ],
+    )
+    def test_where_it_has_one_it_is_accepted(self, said: dict[str, Any]) -> None:
+        config, numbers = resolve_config(said)
+        merged = dataclasses.asdict(config) | dataclasses.asdict(numbers)
+        assert {key: merged[key] for key in said} == said
+
+
+class TestRanges:
+    @pytest.mark.parametrize(
+        ("key", "value", "words"),
+        [
+            ("workers", -1, "at least 1"),
+            ("envs", 0, "at least 1"),
+            ("steps", -5, "at least 1"),
+            ("sync_every", 0, "at least 1"),
+            ("checkpoint_every", 0, "at least 1"),
+            ("keep_checkpoints", 0, "at least 1"),
+            ("eval_episodes", 0, "at least 1"),
+            ("seed", -1, "0 or more"),
+            ("threads", -1, "0 or more"),
+            ("batch", 0, "at least 1"),
+            ("capacity", 0, "at least 1"),
+            ("n_step", 0, "at least 1"),
+            ("target_every", 0, "at least 1"),
+            ("lr", 0.0, "more than 0"),
+            ("lr", -1e-3, "more than 0"),
+            ("lr", float("nan"), "more than 0"),
+            ("updates_per_step", 0.0, "more than 0"),
+            ("huber", 0.0, "more than 0"),
+            ("optimizer_eps", 0.0, "more than 0"),
+            ("max_grad_norm", 0.0, "more than 0"),
+            ("max_grad_norm", -1.0, "more than 0"),
+            ("lr_end", -0.1, "0 or more"),
+            ("warmup", -1, "0 or more"),
+            ("epsilon_steps", -1, "0 or more"),
+            ("gamma", 1.01, "from 0 to 1"),
+            ("gamma", -0.01, "from 0 to 1"),
+            ("gamma", float("nan"), "from 0 to 1"),
+            ("epsilon_start", 1.1, "from 0 to 1"),
+            ("epsilon_end", -0.1, "from 0 to 1"),
+            ("target_tau", 2.0, "from 0 to 1"),
+        ],
+    )
+    def test_out_of_range_is_refused_with_the_range(self, key: str, value: Any, words: str) -> None:
+        with pytest.raises(PasselError) as caught:
+            resolve_config({key: value})
+        assert str(caught.value) == f"{resolving.flag(key)} is {value}, and must be {words}."
+
+    @pytest.mark.parametrize("key", ["lr", "updates_per_step"])
+    def test_a_number_without_end_is_out_of_range(self, key: str) -> None:
+        with pytest.raises(PasselError, match=f"{resolving.flag(key)} is inf"):
+            resolve_config({key: float("inf")})
+
+    def test_a_batch_must_fit_in_each_worker_s_memory(self) -> None:
+        with pytest.raises(PasselError, match=r"--batch 128 is more than the 100 .* each of 4 workers"):
+            resolve_config({"batch": 128, "capacity": 400, "workers": 4})
+        resolve_config({"batch": 100, "capacity": 400, "workers": 4})
+
+    def test_every_number_has_a_range(self) -> None:
+        """No number of a configuration may be minus one: one that may is missing from the table of ranges."""
+        free = {"solved_at"}
+        for config, field in FIELDS:
+            if field.type not in ("int", "float", "float | None") or field.name in free:
+                continue
+            more = {other: needed for other, needed in field.metadata.get("only", {}).items()}
+            more |= {"optimizer": "sgd"} if field.name == "momentum" else {}
+            with pytest.raises(PasselError, match="must be"):
+                resolve_config({**more, field.name: -1})
+            assert config
+
+
+class TestFiles:
+    def test_tables_are_only_for_the_eye(self, tmp_path: Path) -> None:
+        file = tmp_path / "run.toml"
+        file.write_text('env = "CartPole-v1"\n[sharing]\nsync = "server"\nshards = 2\n[learning]\nn-step = 2\nlr = 1\n')
+        config, numbers = resolve_config(read_toml(file))
+        assert (config.env, config.sync, config.shards, numbers.n_step, numbers.lr) == ("CartPole-v1", "server", 2, 2, 1.0)
+
+    def test_a_key_that_is_written_twice_is_refused(self, tmp_path: Path) -> None:
+        file = tmp_path / "run.toml"
+        file.write_text("lr = 0.1\n[learning]\nlr = 0.2\n")
+        with pytest.raises(PasselError, match="lr"):
+            read_toml(file)
+
+    def test_a_file_that_is_not_there_and_one_that_is_no_toml(self, tmp_path: Path) -> None:
+        with pytest.raises(PasselError, match=r"no file .*missing\.toml.*--config"):
+            read_toml(tmp_path / "missing.toml")
+        (tmp_path / "broken.toml").write_text("lr = = 3")
+        with pytest.raises(PasselError, match=r"broken\.toml is not valid TOML"):
+            read_toml(tmp_path / "broken.toml")
+        with pytest.raises(PasselError):
+            read_toml(tmp_path)
+
+    @pytest.mark.parametrize(
+        "said",
+        [
+            {},
+            {"max_grad_norm": None},
+            {"lr_end": 0.0, "solved_at": 1.5},
+            {"optimizer": "sgd", "momentum": 0.5},
+            {"optimizer": "rmsprop", "optimizer_eps": 1e-4},
+            {"sync": "server", "shards": 3, "workers": 2},
+            {"sync": "solo"},
+            {"sync": "allreduce", "transport": "distributed", "workers": 2},
+            {"prioritized": True, "priority_alpha": 0.9, "memory": "global"},
+            {"hidden": []},
+            {"steps": 1e6, "sync_every": 4, "seed": 2**40},
+        ],
+        ids=str,
+    )
+    def test_what_is_written_reads_back_as_the_same_configuration(self, said: dict[str, Any]) -> None:
+        config, numbers = resolve_config(said)
+        text = tomli_w.dumps(as_dict(config, numbers))
+        assert resolve_config(tomllib.loads(text)) == (config, numbers)
+
+    def test_what_a_run_writes_reads_back_as_the_configuration_that_ran(self, tmp_path: Path) -> None:
+        said = settings_for(sync="hogwild", workers=2, max_grad_norm=None, lr_end=0.0, out=str(tmp_path / "run"), steps=150)
+        run = passel.train(**said)
+        written = RunFolder.open(run.path, lock=False).read_config()
+        assert resolve_config(written) == resolve_config(said)
+        assert read_toml(run.path / "config.toml") == written

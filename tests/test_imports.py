@@ -1,0 +1,200 @@
+"""The arrows of the design: who may import whom, kept by reading every import of the package."""
+
+from __future__ import annotations
+
+import ast
+import sys
+from pathlib import Path
+
+import pytest
+
+import passel
+
+SOURCE = Path(passel.__file__).parent
+FILES = sorted(SOURCE.rglob("*.py"))
+
+#: Below everything: nouns and tools without a room of their own.
+GROUND = {"types", "arena", "config", "clock", "streams"}
+
+#: Who may import whom, beside itself. A name is a room (a folder) or a file at the top of the package.
+ARROWS: dict[str, set[str]] = {
+    "types": set(),
+    "arena": {"types"},
+    "config": {"types"},
+    "clock": set(),
+    "streams": {"arena"},
+    "interrupts": set(),
+    "maths": set(),
+    "nets": {"maths"},
+    "algos": {"maths", "nets", "types", "arena", "config"},
+    "envs": {"types", "arena"},
+    "data": {"types", "arena"},
+    "sync": {"nets", "arena"},
+    "actor": {"envs", "algos", "clock", "types"},
+    "learner": {"algos", "data", "sync", "clock", "types"},
+    "run": {"types"},
+    "view": {"types", "run"},
+    "testing": {"types"},
+    "place": {"actor", "learner", "algos", "envs", "data", "sync", "nets", "maths", "run", *GROUND},
+    "recipes": {"algos", "place", *GROUND},
+    "policy": {"algos", "arena", "types"},
+    "evaluate": {"envs", "policy", "run", "types"},
+    "supervisor": {"place", "run", "view", "policy", "evaluate", "interrupts", *GROUND},
+    "api": {"algos", "envs", "place", "recipes", "run", "view", "policy", "evaluate", "interrupts", "supervisor", *GROUND},
+    "cli": {"algos", "api", "config", "place", "run", "types", "view", "__init__"},
+    "study": {"api", "run", "types"},
+    "__init__": {"api", "policy", "run", "types"},
+    "__main__": {"cli"},
+}
+
+#: One file may know all axes, to print what goes with what.
+EXCEPTIONS = {"view/catalogue.py": {"algos", "place", "recipes", "sync"}}
+
+#: From a room, only these of another's modules.
+DOORS = {
+    ("sync", "nets"): {"passel.nets.flat"},
+    ("actor", "envs"): {"passel.envs.base"},
+    ("actor", "algos"): {"passel.algos.base"},
+    ("learner", "algos"): {"passel.algos.base"},
+    ("policy", "algos"): {"passel.algos.base"},
+    ("learner", "sync"): {"passel.sync.base"},
+    ("view", "run"): {"passel.run.card"},
+}
+
+OPTIONAL = {
+    "envpool": "envs/envpool_backend.py",
+    "matplotlib": "view/plot.py",
+    "av": "view/video.py",
+    "tensorboard": "view/tensorboard.py",
+}
+
+
+def name_of(path: Path) -> str:
+    return path.relative_to(SOURCE).as_posix()
+
+
+def room_of(path: Path) -> str:
+    return path.relative_to(SOURCE).parts[0].removesuffix(".py")
+
+
+def imported(path: Path, *, when_run: bool = False) -> list[str]:
+    """Every module that a file imports, wherever in the file; with `when_run`, only what importing the file imports."""
+    tree = ast.parse(path.read_text())
+    nodes = _at_import(tree) if when_run else list(ast.walk(tree))
+    found = []
+    for node in nodes:
+        if isinstance(node, ast.Import):
+            found += [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{name_of(path)}: imports are absolute"
+            found += [_module(node.module or "", alias.name) for alias in node.names]
+        elif isinstance(node, ast.Call) and _is_import_module(node):
+            (argument, *_) = node.args
+            found += [argument.value] if isinstance(argument, ast.Constant) else []
+    return found
+
+
+def _is_import_module(node: ast.Call) -> bool:
+    function = node.func
+    return getattr(function, "attr", getattr(function, "id", "")) in ("import_module", "__import__") and bool(node.args)
+
+
+def _at_import(tree: ast.AST) -> list[ast.AST]:
+    """Nodes outside of functions and of `if TYPE_CHECKING`."""
+    found: list[ast.AST] = []
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+            continue
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test):
+            continue
+        found += [node, *_at_import(node)]
+    return found
+
+
+def _module(module: str, name: str) -> str:
+    """`from passel import api` imports passel.api; `from passel.api import train` imports passel.api."""
+    parts = Path(SOURCE.parent, *module.split("."), name)
+    return f"{module}.{name}" if parts.with_suffix(".py").exists() or parts.is_dir() else module
+
+
+def own(path: Path) -> list[str]:
+    return [module for module in imported(path) if module.split(".")[0] == "passel"]
+
+
+def target(module: str) -> str:
+    parts = module.split(".")
+    return parts[1] if len(parts) > 1 else "__init__"
+
+
+@pytest.mark.parametrize("path", FILES, ids=name_of)
+def test_arrows(path: Path) -> None:
+    room = room_of(path)
+    assert room in ARROWS, f"{room} has no arrows yet: draw them here and in the docs"
+    allowed = ARROWS[room] | {room} | EXCEPTIONS.get(name_of(path), set())
+    wrong = sorted({module for module in own(path) if target(module) not in allowed})
+    assert wrong == []
+    for module in own(path):
+        door = DOORS.get((room_of(path), target(module)))
+        assert door is None or module in door, f"{room} may enter {target(module)} only by {sorted(door or ())}"
+
+
+def test_the_arrows_have_no_circle() -> None:
+    """A room that may import another, which may import it, is one room with two names."""
+    seen: dict[str, int] = {}
+
+    def visit(room: str, above: tuple[str, ...]) -> None:
+        assert room not in above, " -> ".join((*above, room))
+        if seen.setdefault(room, 0) == 0:
+            for below in ARROWS[room]:
+                visit(below, (*above, room))
+            seen[room] = 1
+
+    for room in ARROWS:
+        if room not in ("__init__", "__main__", "cli"):
+            visit(room, ())
+
+
+def test_algorithms_and_schemes_never_meet() -> None:
+    for room, other in (("algos", "sync"), ("sync", "algos")):
+        for path in (SOURCE / room).rglob("*.py"):
+            assert all(target(module) != other for module in own(path)), name_of(path)
+
+
+def test_maths_and_nets_know_torch_and_python_and_nothing_else() -> None:
+    for room in ("maths", "nets", "sync"):
+        for path in (SOURCE / room).rglob("*.py"):
+            outside = {module.split(".")[0] for module in imported(path)} - set(sys.stdlib_module_names)
+            assert outside <= {"torch", "passel"}, name_of(path)
+
+
+def test_only_envs_and_those_who_take_one_from_the_user_know_gymnasium() -> None:
+    knowing = {room_of(path) for path in FILES if any(module.split(".")[0] == "gymnasium" for module in imported(path))}
+    assert knowing <= {"envs", "testing", "place", "api", "evaluate", "view"}
+
+
+@pytest.mark.parametrize(("package", "home"), OPTIONAL.items())
+def test_an_optional_dependency_is_imported_in_exactly_one_file_and_inside_a_function(package: str, home: str) -> None:
+    def asks_for(module: str) -> bool:
+        return package in module.split(".") and module.split(".")[0] in (package, "torch")
+
+    homes = [name_of(path) for path in FILES if any(asks_for(module) for module in imported(path))]
+    assert homes == [home]
+    assert not any(asks_for(module) for module in imported(SOURCE / home, when_run=True))
+
+
+def test_torch_distributed_is_imported_where_an_allreduce_needs_it_only() -> None:
+    homes = [name_of(path) for path in FILES if any(module.startswith("torch.distributed") for module in imported(path))]
+    assert homes == ["sync/allreduce.py"]
+
+
+def test_what_must_start_fast_imports_nothing_heavy() -> None:
+    """The command line answers --help, and the forkserver starts, before anybody has imported torch."""
+    for name in ("__init__.py", "__main__.py", "cli.py", "place/__init__.py", "place/forkserver.py"):
+        modules = {module.split(".")[0] for module in imported(SOURCE / name, when_run=True)}
+        assert modules <= {*sys.stdlib_module_names, "passel"}, name
+
+
+def test_tests_are_not_needed_to_train() -> None:
+    """passel.testing ships with the package and is imported by nobody in it."""
+    others = [path for path in FILES if room_of(path) != "testing"]
+    assert [name_of(path) for path in others if any(target(module) == "testing" for module in own(path))] == []

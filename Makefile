@@ -24,6 +24,8 @@ WITH_PEERS := dqn_speed time_to_solve
 .DEFAULT_GOAL := help
 .PHONY: help install train test lint format bench clean
 .DELETE_ON_ERROR:
+# Two measurements at once would measure each other.
+.NOTPARALLEL:
 
 help: ## Show this list.
 	@echo "make <target> [ARGS=...]"
@@ -48,10 +50,12 @@ format: $(INSTALLED) ## Mend style where that can be done without thinking.
 	@$(BIN)/ruff check --fix --quiet . || true
 	@$(BIN)/ruff format .
 
-bench: $(addprefix bench-,$(BENCHES)) ## Measure everything that is published again (about an hour; leave the machine alone).
+bench: $(INSTALLED) $(PEERS_INSTALLED) $(addprefix bench-,$(BENCHES)) ## Measure everything that is published again (about an hour; leave the machine alone).
 
-bench-%: $(INSTALLED) $(PEERS_INSTALLED) ## Measure one thing: make bench-dqn_speed.
+bench-%: $(INSTALLED) ## Measure one thing: make bench-dqn_speed.
 	@$(BIN)/python bench/$*.py $(if $(filter $*,$(WITH_PEERS)),--peers-python $(PEERS)/bin/python) $(ARGS)
+
+$(addprefix bench-,$(WITH_PEERS)): $(PEERS_INSTALLED)
 
 # It looks into cpprb's memory and ours in one process, so it runs where both are.
 bench-replay_vs_cpprb: $(PEERS_INSTALLED)
@@ -69,6 +73,7 @@ $(PEERS_INSTALLED): EXTRAS := box2d,fast,bench
 	@rm -f $@
 	@test -n "$(PYTHON)" || { echo "passel needs Python 3.11, 3.12 or 3.13: install one, or say make PYTHON=/path/to/it." >&2; exit 1; }
 	@$*/bin/python -m pip --version >/dev/null 2>&1 || { echo "Making $* with $$($(PYTHON) --version)"; $(PYTHON) -m venv --clear $*; }
+	@echo '*' > $*/.gitignore
 	@echo "Installing passel[$(EXTRAS)] into $* (some minutes the first time)"
 	@$*/bin/python -m pip install --quiet --upgrade pip
 	@$(if $(TORCH_INDEX),$*/bin/python -m pip install -qq --no-deps --retries 2 --index-url $(TORCH_INDEX) -c constraints.txt torch 2>/dev/null ||) \

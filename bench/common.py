@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).parent
+PEER_PACKAGES = ("stable-baselines3", "sbx-rl", "torch", "jax")
 RESULTS = HERE / "results"
 _THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "XLA_FLAGS")
 STOPPED = 130  # exit code of a run that was asked to stop
@@ -193,14 +194,21 @@ def machine() -> dict[str, Any]:
     return machine_card() | {"load_before": round(os.getloadavg()[0], 2), "date": f"{datetime.now(UTC):%Y-%m-%d}"}
 
 
-def versions(python: str, packages: Sequence[str]) -> dict[str, str]:
-    """The versions of packages in another Python's environment; those that are absent are left out."""
+def peer_versions(python: str) -> dict[str, str]:
+    """The versions of the peers, and of what they compute with, in another Python's environment."""
     code = (
         "import json, sys\nfrom importlib.metadata import distributions\n"
         "found = {d.name.lower().replace('_', '-'): d.version for d in distributions()}\n"
         "print(json.dumps({name: found[name] for name in sys.argv[1:] if name in found}))"
     )
-    return dict(call([python, "-c", code, *packages], timeout=60))
+    found = call([python, "-c", code, *PEER_PACKAGES], timeout=60)
+    missing = [name for name in PEER_PACKAGES if name not in found]
+    if missing:
+        raise BenchError(
+            f"{python} has no {' and no '.join(missing)}. Install them with `pip install 'passel[bench]'`, "
+            "or name an environment that has them with --peers-python."
+        )
+    return dict(found)
 
 
 def write(

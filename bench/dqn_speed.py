@@ -17,7 +17,21 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-from common import HERE, Progress, call, machine, measure, middle, number, parser, shares, table, versions, write
+from common import (
+    HERE,
+    BenchError,
+    Progress,
+    call,
+    machine,
+    measure,
+    middle,
+    number,
+    parser,
+    peer_versions,
+    shares,
+    table,
+    write,
+)
 
 SIZES = {"256-256, batch 128": ([256, 256], 128), "64-64, batch 64": ([64, 64], 64)}
 PASSEL = {"passel": "auto", "passel, Gymnasium's environments": "gymnasium"}
@@ -146,7 +160,7 @@ def main() -> None:
     options.add_argument("--trial-seconds", type=float, default=5.0, help="Length of a trial; 0 for none (default 5).")
     options.add_argument("--sizes", nargs="+", choices=list(SIZES), default=list(SIZES), help="Which networks.")
     said = options.parse_args()
-    card = machine() | {"peers": versions(said.peers_python, ["stable-baselines3", "sbx-rl", "torch", "jax"])}
+    card = machine() | {"peers": peer_versions(said.peers_python)}
     tried = len(TRIALS) * len(PEERS) if said.trial_seconds else 0
     progress = Progress(len(said.sizes) * (tried + said.repeats * (len(PASSEL) + len(PEERS))))
     found = {size: compare(said, size, progress) for size in said.sizes}
@@ -161,4 +175,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except BenchError as error:
+        raise SystemExit(f"dqn_speed: {error}") from None

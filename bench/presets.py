@@ -20,16 +20,7 @@ from common import HERE, BenchError, Progress, machine, middle, number, parser, 
 from passel.recipes.presets import preset
 
 FOLDER = HERE / "presets"
-KEPT = (
-    "status",
-    "steps",
-    "episodes",
-    "seconds",
-    "wall_seconds",
-    "steps_per_second",
-    "return_mean_100",
-    "solved_at_steps",
-)
+KEPT = ("status", "steps", "episodes", "seconds", "wall_seconds", "steps_per_second", "return_mean_100")
 
 Runs = dict[str, dict[str, Any]]
 
@@ -53,7 +44,7 @@ def read_runs(path: Path) -> Runs:
 def settings_of(said: argparse.Namespace, overrides: dict[str, Any], seed: int) -> dict[str, Any]:
     """All that a run is told, the preset in force included: a result is known by it, and does not outlive it."""
     axes = {"env": said.env, "sync": said.sync, "place": "processes", "workers": said.workers, "algo": said.algo}
-    return {**axes, **preset(said.algo, said.env), "steps": said.max_steps, **overrides, "seed": seed}
+    return {**preset(said.algo, said.env), **axes, "steps": said.max_steps, **overrides, "seed": seed}
 
 
 def run_one(said: argparse.Namespace, settings: dict[str, Any]) -> dict[str, Any]:

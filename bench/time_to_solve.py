@@ -23,9 +23,9 @@ from common import (
     middle,
     number,
     parser,
+    peer_versions,
     table,
     train,
-    versions,
     write,
 )
 
@@ -137,7 +137,7 @@ def main() -> None:
     said = options.parse_args()
     card = machine()
     if said.peer_seeds:
-        card["peers"] = versions(said.peers_python, ["stable-baselines3", "sbx-rl", "torch", "jax"])
+        card["peers"] = peer_versions(said.peers_python)
     trials = 2 if said.trial_seconds and said.peer_seeds else 0
     found = run_all(said, Progress(said.seeds + len(PEERS) * (said.peer_seeds + trials)))
     head = ["", "solved", "seconds, median", "fastest", "slowest", "steps, median", "steps/s, median"]

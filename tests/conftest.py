@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections import Counter
 from pathlib import Path
 
@@ -24,9 +25,8 @@ hypothesis.settings.load_profile("passel")
 @pytest.fixture(scope="session", autouse=True)
 def _one_thread() -> None:
     """Networks this small are slower with two threads, and results must not depend on how many cores there are."""
-    import torch
-
-    torch.set_num_threads(1)
+    if "torch" in sys.modules:  # collected tests have imported it by now, if any of them needs it
+        sys.modules["torch"].set_num_threads(1)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

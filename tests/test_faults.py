@@ -70,8 +70,8 @@ class TestADeadWorker:
         assert result["status"] == "failed"
         assert result["steps"] == newest(run).step > 0
         assert result["checkpoint"] == f"run/checkpoints/{result['steps']}"
-        assert kinds(run) == ["started", "worker died", "checkpointed", "failed"]
-        died = rows(run / "events.jsonl")[1]
+        assert kinds(run) == ["started", "first step", "worker died", "checkpointed", "failed"]
+        died = rows(run / "events.jsonl")[2]
         assert (died["worker"], died["cause"]) == (name, "killed by signal 9 (SIGKILL)")
         assert_whole(run)
         again = resumed_inline(run).summary
@@ -171,7 +171,7 @@ class TestCtrlC:
             assert "passel resume run" in command.stdout
         result = summary(run)
         assert result["status"] == "stopped"
-        assert kinds(run) == ["started", "checkpointed", "stopped"]
+        assert kinds(run) == ["started", "first step", "checkpointed", "stopped"]
         assert result["steps"] == newest(run).step > 0
         assert_whole(run)
         again = resumed_inline(run).summary
@@ -221,7 +221,7 @@ class TestCtrlC:
             self.check(command)
             assert command.stderr == ""
         assert summary(run)["status"] == "stopped"
-        assert kinds(run) == ["started", "checkpointed", "stopped"]
+        assert kinds(run) == ["started", "first step", "checkpointed", "stopped"]
         assert_whole(run)
         assert resumed_inline(run).summary.status == "finished"
 

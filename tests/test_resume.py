@@ -71,6 +71,10 @@ def steps_of(run: Path) -> list[int]:
     return sorted(int(path.name) for path in (run / "checkpoints").iterdir())
 
 
+def milestones(run: Path) -> list[str]:
+    return [kind for kind in kinds(run) if kind not in ("checkpointed", "first step")]
+
+
 def cut_back(run: Path, to: Path, step: int) -> Path:
     """A copy of a run as it was when the checkpoint of `step` was its newest."""
     shutil.copytree(run, to)
@@ -159,7 +163,7 @@ def test_metrics_and_events_go_on(tmp_path: Path) -> None:
     assert seconds == sorted(seconds)
     assert result.seconds > old.meta["seconds"] > 0
     assert newest(part).meta["resumed"] == 1
-    assert [kind for kind in kinds(part) if kind != "checkpointed"] == ["started", "finished", "resumed", "finished"]
+    assert milestones(part) == ["started", "finished", "resumed", "finished"]
     resumed = next(row for row in rows(part / "events.jsonl") if row["kind"] == "resumed")
     assert resumed["steps"] == old.step
 
@@ -277,6 +281,6 @@ def test_processes_resume_under_every_scheme_from_a_script_without_a_guard(tmp_p
         for counter in ("steps", "seconds", "updates", "episodes"):
             values = [row[counter] for row in metrics]
             assert values == sorted(values), (sync, counter)
-        assert [kind for kind in kinds(run) if kind != "checkpointed"] == ["started", "finished", "resumed", "finished"]
+        assert milestones(run) == ["started", "finished", "resumed", "finished"]
         assert newest(run).step == again["steps"]
         assert_whole(run)

@@ -93,8 +93,7 @@ def _first_layer_to_overflow(module: nn.Module, obs: Tensor) -> str | None:
     handles = [
         layer.register_forward_hook(watch(name)) for name, layer in module.named_modules() if not list(layer.children())
     ]
-    with torch.no_grad():
-        module(obs)
+    module(obs)  # with gradients: without them a perceptron takes a short cut past the hooks
     for handle in handles:
         handle.remove()
     return found[0] if found else None

@@ -115,16 +115,21 @@ class DQN(Algorithm):
 
     def loss(self, batch: Batch) -> Loss:
         with torch.no_grad():
-            q_t = self._target(batch.next_obs)
-            if self._config.double:
-                target = double_q_learning_target(batch.reward, batch.discount, q_t, self._online(batch.next_obs))
-            else:
-                target = q_learning_target(batch.reward, batch.discount, q_t)
-        if not self._online.can_record:
-            value = q_of_action(self._online(batch.obs), batch.action)
-            self._last_q = value.detach()
-            loss = weighted_huber(value, target, batch.weight, self._config.huber)
-            return Loss({"q": loss}, self._td_abs(target))
+            target = self._targets(batch)
+            if self._online.can_record:
+                return self._recorded_loss(batch, target)
+        value = q_of_action(self._online(batch.obs), batch.action)
+        self._last_q = value.detach()
+        return Loss({"q": weighted_huber(value, target, batch.weight, self._config.huber)}, self._td_abs(target))
+
+    def _targets(self, batch: Batch) -> Tensor:
+        q_t = self._target(batch.next_obs)
+        if self._config.double:
+            return double_q_learning_target(batch.reward, batch.discount, q_t, self._online(batch.next_obs))
+        return q_learning_target(batch.reward, batch.discount, q_t)
+
+    def _recorded_loss(self, batch: Batch, target: Tensor) -> Loss:
+        """The same loss with its gradient in closed form: only the taken action's value has a slope."""
         q_tm1, tape = self._online.record(batch.obs)
         self._last_q = value = q_of_action(q_tm1, batch.action)
         loss = weighted_huber(value, target, batch.weight, self._config.huber)

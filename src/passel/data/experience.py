@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from passel.arena import Spec
+from passel.arena import Spec, cells
 from passel.data.memory import Memory
 from passel.data.nstep import NStep
 from passel.types import Array, Batch, Ints, Step
@@ -42,7 +42,7 @@ class ReplayExperience:
         warmup: int,
         beta: Callable[[int], float] | None = None,
     ) -> None:
-        self._credit = tensors["credit"].numpy()
+        self._credit = cells(tensors["credit"].numpy().reshape(1))
         self._nstep, self._memory, self._rng = nstep, memory, rng
         self._batch, self._updates_per_step, self._warmup = batch, updates_per_step, warmup
         self._beta = beta
@@ -55,18 +55,18 @@ class ReplayExperience:
             self._memory.add(transitions)
         real = int(np.count_nonzero(step.real))
         if steps_so_far >= self._warmup and len(self._memory) >= self._batch:
-            self._credit += real * self._updates_per_step
+            self._credit[0] += real * self._updates_per_step
         return real
 
     def due(self) -> bool:
-        return bool(self._credit >= 1)
+        return bool(self._credit[0] >= 1)
 
     def batch(self, steps_so_far: int) -> Batch:
         """The next batch. Uniform ones are drawn together, as many as are owed: one gather serves them all.
         Prioritised ones are drawn one by one, for each update changes what should be drawn next.
         """
-        owed = int(self._credit)
-        self._credit -= 1
+        owed = int(self._credit[0])
+        self._credit[0] -= 1
         if self._beta is not None:
             return self._memory.sample(self._batch, self._rng, self._beta(steps_so_far))
         if not self._ahead:

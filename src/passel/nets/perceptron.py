@@ -34,12 +34,11 @@ class Perceptron(nn.Module):
         self._open_end = open_end
 
     def forward(self, x: Tensor) -> Tensor:
-        y: Tensor = self.layers(x)
+        y: Tensor = self.layers(x) if torch.is_grad_enabled() else self.record(x)[0]
         return y
 
-    @torch.no_grad()
     def record(self, x: Tensor) -> tuple[Tensor, Tape]:
-        """The output, and what `backward` needs: the input of every layer."""
+        """The output, and what `backward` needs: the input of every layer. Call it without gradients."""
         tape = []
         last = len(self._weights) - 1
         for number, (weight, bias) in enumerate(self._weights):

@@ -33,7 +33,7 @@ class QNetwork(nn.Module):
         return self._combine(self.perceptron(self.torso(obs)))
 
     def record(self, obs: Tensor) -> tuple[Tensor, Tape]:
-        """As forward, and what `recorded_loss` needs."""
+        """As forward, and what `recorded_loss` needs. Call it without gradients."""
         output, tape = self.perceptron.record(self.torso(obs))
         return self._combine(output), tape
 

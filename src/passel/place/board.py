@@ -12,7 +12,7 @@ from enum import IntEnum
 import numpy as np
 import torch
 
-from passel.arena import Spec, Tensors
+from passel.arena import Spec, Tensors, cells
 from passel.clock import STAGES, Clock
 from passel.types import Episode
 
@@ -50,11 +50,11 @@ class Board:
         }
 
     def __init__(self, tensors: Tensors) -> None:
-        self._command = tensors["command"].numpy()
+        self._command = cells(tensors["command"].numpy())
         self.states = tensors["state"].numpy()
         self.counters = tensors["counters"].numpy()
         self._episodes = tensors["episodes"].numpy()
-        self._steps = self.counters[:, STEPS]
+        self._steps = cells(self.counters[:, STEPS])
         self.workers = len(self.states)
 
     @property
@@ -67,12 +67,12 @@ class Board:
 
     @property
     def running(self) -> bool:
-        return bool(self._command[0] == Command.RUN)
+        return bool(self._command[0] == 1)  # Command.RUN, without the price of an enum: this is asked at every turn
 
     @property
     def steps(self) -> int:
         """Steps of all workers together."""
-        return int(self._steps.sum())
+        return int(sum(self._steps))
 
     def column(self, name: str) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
         return self.counters[:, COLUMNS[name]]

@@ -59,7 +59,6 @@ class _FusedAdam(VectorOptimiser):
         self._step = tensors["step"]
         self._lists = [[values], [tensors["exp_avg"]], [tensors["exp_avg_sq"]], [], [self._step]]
 
-    @torch.no_grad()
     def step(self, lr: float, grads: Tensor) -> None:
         values, *state = self._lists
         self._step.add_(1)

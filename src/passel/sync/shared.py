@@ -9,7 +9,7 @@ import time
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
-from passel.arena import Tensors
+from passel.arena import Tensors, cells
 from passel.nets.flat import Flat
 from passel.sync.base import Kit, Scheme, Sync
 from passel.sync.optimiser import make_optimiser
@@ -29,7 +29,7 @@ class SharedSync(Sync):
         self._lock = lock
         self._rank = rank
         self._vector = tensors["vector"]
-        self._pushes = tensors["pushes"].numpy()
+        self._pushes = cells(tensors["pushes"].numpy())
         self._optimiser = make_optimiser(scheme.settings.optimiser, self._vector, tensors.below("optimiser"))
         flat.values.copy_(self._vector)
 
@@ -37,7 +37,7 @@ class SharedSync(Sync):
         asked = time.perf_counter()
         with self._lock:
             entered = time.perf_counter()
-            self.version = int(self._pushes.sum())
+            self.version = sum(self._pushes)
             self.flat.values.copy_(self._vector)
         self.costs.wait += entered - asked
         self.costs.copy += time.perf_counter() - entered
@@ -47,7 +47,7 @@ class SharedSync(Sync):
         asked = time.perf_counter()
         with self._lock:
             entered = time.perf_counter()
-            self.costs.staleness += int(self._pushes.sum()) - self.version
+            self.costs.staleness += sum(self._pushes) - self.version
             self._optimiser.step(self.lr, self.flat.grads)
             self._pushes[self._rank] += 1
         self.costs.wait += entered - asked

@@ -1,0 +1,180 @@
+"""It learns: every switch, in seconds, to a value that is known by hand, with a floor, a ceiling, and chance far below."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+import passel
+from passel.policy import Policy
+from passel.sync import SCHEMES
+from small import CORRIDOR, IDENTITY, TRAP, new_arena, run_over, small_plan
+
+GAMMA = 0.9
+
+LEARNER: dict[str, Any] = {
+    "sync": "solo",
+    "workers": 1,
+    "steps": 2400,
+    "envs": 4,
+    "hidden": [32],
+    "batch": 32,
+    "warmup": 200,
+    "updates_per_step": 0.5,
+    "target_every": 25,
+    "epsilon_steps": 1000,
+    "epsilon_end": 0.1,
+    "lr": 3e-3,
+    "gamma": GAMMA,
+    "capacity": 5000,
+    "n_step": 1,
+    "double": False,
+}
+
+SWITCHES: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "double": {"double": True},
+    "dueling": {"dueling": True},
+    "n-step 3": {"n_step": 3},
+    "prioritized": {"prioritized": True},
+    "global memory": {"memory": "global", "sync": "hogwild", "workers": 2},
+    "sync every 4": {"sync": "hogwild", "workers": 2, "sync_every": 4},
+    "rmsprop": {"optimizer": "rmsprop", "lr": 1e-3},
+    "sgd": {"optimizer": "sgd", "momentum": 0.9, "lr": 2e-2},
+    "a soft target": {"target_every": 1, "target_tau": 0.05},
+    "a falling rate": {"lr_end": 1e-4},
+    "all at once": {"double": True, "dueling": True, "n_step": 3, "prioritized": True, "memory": "global"},
+}
+
+#: The corridor's values by hand: the last step pays 1, each before it costs 0.1.
+CORRIDOR_VALUES = [1.0]
+for _ in range(4):
+    CORRIDOR_VALUES.insert(0, -0.1 + GAMMA * CORRIDOR_VALUES[0])
+
+
+def learn(**changes: Any) -> Policy:
+    """The policy that an inline run ends with."""
+    plan = small_plan(**{**LEARNER, **changes})
+    arena = new_arena(plan)
+    run_over(plan, arena)
+    return Policy(plan.algorithm, plan.numbers, plan.spec, {"q": arena["sync/q/vector"]})
+
+
+def values(policy: Policy, obs: Tensor) -> Tensor:
+    with torch.no_grad():
+        q: Tensor = policy.networks["q"](obs)
+    return q
+
+
+def mean_return(act: Callable[[Any], int], env: str, episodes: int = 20) -> float:
+    """By a plain loop over a plain environment, which shares nothing with the code that trains and evaluates."""
+    made, total = gym.make(env), 0.0
+    for seed in range(episodes):
+        obs, _ = made.reset(seed=seed)
+        over = False
+        while not over:
+            obs, reward, terminated, truncated, _ = made.step(act(obs))
+            total += float(reward)
+            over = terminated or truncated
+    made.close()
+    return total / episodes
+
+
+def chance(env: str, episodes: int = 200) -> float:
+    made, rng = gym.make(env), np.random.default_rng(0)
+    n_actions = int(made.action_space.n)  # type: ignore[attr-defined]
+    made.close()
+    return mean_return(lambda _: int(rng.integers(n_actions)), env, episodes)
+
+
+class TestEverySwitch:
+    @pytest.mark.parametrize("switch", SWITCHES)
+    def test_the_corridor_is_walked_straight(self, switch: str) -> None:
+        policy = learn(env=CORRIDOR, **SWITCHES[switch])
+        assert 0.59 < mean_return(policy.act, CORRIDOR) < 0.61
+        found = values(policy, torch.eye(6)[:5]).max(dim=1).values
+        if SWITCHES[switch].get("n_step", 1) == 1:
+            torch.testing.assert_close(found, torch.tensor(CORRIDOR_VALUES), rtol=0, atol=0.08)
+        else:
+            # Several steps of a policy that still explores are worth a little less than the best ones.
+            assert (found < torch.tensor(CORRIDOR_VALUES) + 0.1).all()
+            assert (found > torch.tensor(CORRIDOR_VALUES) - 0.4).all()
+            assert (found.diff() > 0).all()
+
+    @pytest.mark.parametrize("switch", ["plain", "n-step 3", "all at once"])
+    def test_identity_is_answered(self, switch: str) -> None:
+        policy = learn(env=IDENTITY, steps=1600, **SWITCHES[switch])
+        assert 7.5 < mean_return(policy.act, IDENTITY) <= 8.0
+
+    def test_chance_is_far_below(self) -> None:
+        assert -4.0 < chance(CORRIDOR) < -0.5
+        assert 1.5 < chance(IDENTITY) < 2.5
+
+    def test_an_untrained_network_is_far_below_too(self) -> None:
+        policies = [learn(env=CORRIDOR, steps=100, seed=seed) for seed in range(3)]
+        assert min(mean_return(policy.act, CORRIDOR, 1) for policy in policies) < -1.0
+
+
+@pytest.mark.parametrize("name", [name for name in SCHEMES if name != "solo"])
+def test_every_scheme_learns_with_two_workers(name: str) -> None:
+    more = {"shards": 3} if name == "server" else {}
+    policy = learn(env=CORRIDOR, sync=name, workers=2, steps=3200, **more)
+    assert 0.59 < mean_return(policy.act, CORRIDOR) < 0.61
+    found = values(policy, torch.eye(6)[:5]).max(dim=1).values
+    torch.testing.assert_close(found, torch.tensor(CORRIDOR_VALUES), rtol=0, atol=0.08)
+
+
+@pytest.mark.parametrize("switch", [{}, {"n_step": 3}, {"n_step": 3, "prioritized": True, "double": True}], ids=str)
+def test_truncation_is_not_termination(switch: dict[str, Any]) -> None:
+    """Reward 1 for ever, cut every 10 steps: worth 1 / (1 - gamma) = 10. Who takes the cut for an end finds 5.3."""
+    policy = learn(env=TRAP, **{"lr": 1e-2, "target_every": 10, **switch})
+    found = values(policy, torch.ones(1, 1))
+    assert (found > 9.0).all()
+    assert (found < 10.5).all()
+
+
+def test_discounting_is_felt() -> None:
+    """The same trap with another gamma has another value: 1 / (1 - 0.5) = 2."""
+    found = values(learn(env=TRAP, gamma=0.5, lr=1e-2, target_every=10, steps=1200), torch.ones(1, 1))
+    assert (found > 1.9).all()
+    assert (found < 2.1).all()
+
+
+def test_two_processes_learn_cart_pole_together(tmp_path: Path) -> None:
+    """Hogwild! in earnest. A random policy keeps the pole up for 22 steps."""
+    run = passel.train(
+        "CartPole-v1",
+        sync="hogwild",
+        place="processes",
+        backend="gymnasium",
+        workers=2,
+        steps=150_000,
+        solved_at=150.0,
+        eval_episodes=50,
+        envs=8,
+        hidden=[64, 64],
+        batch=64,
+        lr=1e-3,
+        warmup=500,
+        target_every=100,
+        epsilon_steps=8_000,
+        epsilon_end=0.05,
+        capacity=30_000,
+        tensorboard=False,
+        quiet=True,
+        out=str(tmp_path / "run"),
+    )
+    assert run.summary.status == "solved"
+    assert run.summary.eval is not None
+    assert 150 <= run.summary.eval.mean <= 500
+    assert 120 <= mean_return(run.policy.act, "CartPole-v1") <= 500
+    assert 15 < chance("CartPole-v1") < 40
+    assert run.summary.solved_at_steps is not None
+    assert run.summary.updates == pytest.approx((run.summary.steps - 500) / 4, rel=0.1)

@@ -1,0 +1,441 @@
+"""The watcher of a run, with puppets in place of workers: what it decides, says and keeps, and when."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+import passel
+from harness import assert_whole, kinds, newest, rows, summary
+from passel import supervisor
+from passel.api import make_plan
+from passel.arena import Arena
+from passel.evaluate import EvaluationStoppedError
+from passel.interrupts import Interrupts
+from passel.place.base import Placement, WorkerDiedError
+from passel.place.board import COLUMNS, Command
+from passel.recipes.resolve import resolve_config
+from passel.run.folder import RunFolder
+from passel.supervisor import History, Supervisor
+from passel.types import Episode, PasselError, Report
+
+IDENTITY = "passel.testing.envs:passel/Identity-v0"  # solved at 7.5 of 8
+
+#: What the design promises to programs that read summary.json.
+FIELDS = [
+    *("algo", "env", "sync", "place", "workers", "seed", "status", "steps", "frames", "updates", "episodes", "seconds"),
+    *("steps_per_second", "updates_per_second", "return_mean_100", "solved_at_seconds", "solved_at_steps"),
+    *("solved_at_episodes", "eval", "peak_rss_mb", "workers_restarted", "checkpoint"),
+]
+
+
+class Puppets(Placement):
+    """Workers that do what the test says, a line of it at each look, and write down what they are told."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.script: Iterator[Callable[[], None]] = iter(())
+        self.told: list[str] = []
+
+    def start(self) -> None:
+        pass
+
+    def advance(self, seconds: float) -> None:
+        next(self.script)()
+
+    def pause(self) -> None:
+        self.told.append("pause")
+        self.board.command = Command.WAIT
+
+    def resume(self) -> None:
+        self.told.append("resume")
+        super().resume()
+
+    def stop(self) -> None:
+        self.told.append("stop")
+
+
+class Spectator:
+    """A view that remembers."""
+
+    def __init__(self) -> None:
+        self.reports: list[Report] = []
+        self.messages: list[str] = []
+
+    def start(self, title: str, facts: Any) -> None:
+        pass
+
+    def report(self, report: Report) -> None:
+        self.reports.append(report)
+
+    def message(self, text: str) -> None:
+        self.messages.append(text)
+
+    def stop(self) -> None:
+        pass
+
+
+class Stage:
+    """A run of puppets on an environment that counts as solved at 7.5."""
+
+    def __init__(
+        self, folder: Path, monkeypatch: pytest.MonkeyPatch, history: History | None = None, **said: Any
+    ) -> None:
+        settings = {"env": IDENTITY, "place": "inline", "workers": 2, "hidden": [4], "capacity": 400, "batch": 8}
+        settings |= {"tensorboard": False, "steps": 10_000, "out": str(folder / "run"), **said}
+        config, numbers = resolve_config(settings)
+        self.plan = make_plan(config, numbers, config.env)
+        self.arena = Arena(self.plan.specs())
+        self.plan.prepare(self.arena)
+        self.puppets = Puppets(self.plan, self.arena)
+        self.path, self.spectator, self.interrupts = folder / "run", Spectator(), Interrupts()
+        self.evaluations: list[tuple[int, list[str]]] = []
+        self.scores: Iterator[float] = iter(())
+        self.folder = RunFolder.create(self.path, {}, {})
+        self.history = history or History()
+        monkeypatch.setattr(supervisor, "play", self._play)
+
+    def _play(self, policy: Any, env: Any, episodes: int, seed: int, **options: Any) -> list[Episode]:
+        """Every episode of an evaluation scores the same: the next number that the test has laid out."""
+        self.evaluations.append((self.history.episodes, self.puppets.told[-1:]))
+        return [Episode(next(self.scores), 8)] * episodes
+
+    def work(self, episodes: int = 10, score: float = 8.0, steps: int = 80, updates: int = 20) -> Callable[[], None]:
+        """A line of the script: what worker 0 has done when the watcher looks."""
+
+        def done() -> None:
+            board = self.puppets.board
+            board.finished(0, [Episode(score, 8)] * episodes)
+            board.counters[0, COLUMNS["steps"]] += steps
+            board.counters[0, COLUMNS["updates"]] += updates
+
+        return done
+
+    def run(self, script: list[Callable[[], None]]) -> passel.Summary:
+        self.puppets.script = iter(script)
+        with self.folder:
+            return Supervisor(
+                self.plan,
+                self.arena,
+                self.puppets,
+                self.folder,
+                self.spectator,
+                self.history,
+                self.interrupts,
+                time.perf_counter(),
+            ).run()
+
+
+@pytest.fixture
+def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Stage]:
+    return lambda **said: Stage(tmp_path, monkeypatch, **said)
+
+
+class TestSolved:
+    def test_an_evaluation_that_denies_lets_training_go_on(self, stage: Callable[..., Stage]) -> None:
+        """100 episodes of 8 look solved. The first evaluation says 5; 25 episodes later another one says 8."""
+        run = stage()
+        run.scores = iter([5.0, 8.0])
+        result = run.run([run.work()] * 20)
+        assert run.evaluations == [(100, ["pause"]), (130, ["pause"])]
+        assert run.spectator.messages == [
+            "The mean return reached 8.0, but 100 greedy episodes average 5.0: training goes on."
+        ]
+        assert run.puppets.told[:4] == ["resume", "pause", "resume", "pause"]
+        assert "resume" not in run.puppets.told[4:], "the policy that is saved is the one that was evaluated"
+        assert run.puppets.told[-1] == "stop"
+        assert (result.status, result.solved_at_episodes, result.solved_at_steps) == ("solved", 130, 13 * 80)
+        assert result.steps == 13 * 80
+        assert result.eval == passel.EvalResult(100, 8.0, 0.0, 8.0, 8.0)
+        assert result.solved_at_seconds is not None
+        assert 0 < result.solved_at_seconds <= result.seconds
+        assert [kind for kind in kinds(run.path) if kind != "first step"] == [
+            "not confirmed",
+            "solved",
+            "checkpointed",
+            "solved",
+        ]
+        assert newest(run.path).step == 13 * 80
+        assert_same_summary(run.path, result)
+
+    def test_less_than_a_hundred_episodes_prove_nothing(self, stage: Callable[..., Stage]) -> None:
+        run = stage(steps=99 * 8)
+        run.scores = iter([8.0])
+        result = run.run([run.work(episodes=33, steps=33 * 8)] * 3)
+        assert result.status == "finished"
+        assert result.solved_at_steps is None
+        assert run.evaluations == [(99, ["pause"])], "one, at the end, to measure"
+        assert result.eval is not None
+
+    def test_only_the_last_hundred_count(self, stage: Callable[..., Stage]) -> None:
+        """100 episodes of 0, then episodes of 8: 94 of them make a mean of 7.52, the first that is enough."""
+        run = stage()
+        run.scores = iter([8.0])
+        result = run.run([run.work(episodes=100, score=0.0), *[run.work(episodes=1)] * 100])
+        assert result.solved_at_episodes == 194
+        assert result.return_mean_100 == pytest.approx(7.52)
+
+    def test_a_threshold_of_the_users_own(self, stage: Callable[..., Stage]) -> None:
+        run = stage(solved_at=3.0)
+        run.scores = iter([3.0])
+        assert run.run([run.work(score=3.0)] * 10).status == "solved"
+
+    def test_without_until_solved_training_goes_on_to_the_end(self, stage: Callable[..., Stage]) -> None:
+        """The moment is kept, and the last word has the policy that comes out, not the one that was good enough."""
+        run = stage(until_solved=False, steps=2000)
+        run.scores = iter([8.0, 7.0])
+        result = run.run([run.work()] * 25)
+        assert (result.status, result.solved_at_steps, result.steps) == ("solved", 800, 2000)
+        assert result.eval is not None
+        assert result.eval.mean == 7.0
+        assert [episodes for episodes, _ in run.evaluations] == [100, 250]
+
+
+def assert_same_summary(path: Path, result: passel.Summary) -> None:
+    on_disk = json.loads((path / "summary.json").read_text())
+    assert on_disk == result.to_json()
+    assert list(on_disk) == FIELDS
+
+
+class TestTheEnd:
+    def test_finished(self, stage: Callable[..., Stage]) -> None:
+        run = stage(steps=800)
+        run.scores = iter([2.5])
+        result = run.run([run.work(score=2.0)] * 10)
+        assert (result.status, result.steps, result.episodes, result.updates) == ("finished", 800, 100, 200)
+        assert result.frames == result.steps
+        assert result.eval == passel.EvalResult(100, 2.5, 0.0, 2.5, 2.5)
+        assert result.checkpoint == str(run.path / "checkpoints/800")
+        assert result.peak_rss_mb > 10
+        assert result.steps_per_second == pytest.approx(result.steps / result.seconds)
+        assert_same_summary(run.path, result)
+
+    def test_a_request_to_stop(self, stage: Callable[..., Stage]) -> None:
+        """No evaluation: whoever stops a run does not want to wait for one."""
+        run = stage()
+        result = run.run([run.work(), lambda: setattr(run.interrupts, "requested", 2)])
+        assert (result.status, result.steps, result.eval) == ("stopped", 80, None)
+        assert run.evaluations == []
+        assert newest(run.path).step == 80
+        assert run.puppets.told == ["resume", "pause", "stop", "stop"]
+
+    def test_a_request_to_stop_in_the_last_evaluation(
+        self, stage: Callable[..., Stage], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        run = stage(steps=80)
+
+        def interrupted(*args: Any, progress: Callable[[int], bool], **options: Any) -> list[Episode]:
+            assert progress(1)
+            run.interrupts.requested = 2
+            assert not progress(2)
+            raise EvaluationStoppedError
+
+        monkeypatch.setattr(supervisor, "play", interrupted)
+        result = run.run([run.work()])
+        assert (result.status, result.eval) == ("stopped", None)
+        assert newest(run.path).step == 80
+
+    @pytest.mark.parametrize(
+        "error", [WorkerDiedError("worker 1", "of boredom", "where"), PasselError("the loss is nan")]
+    )
+    def test_a_death(self, stage: Callable[..., Stage], error: Exception) -> None:
+        run = stage()
+        with pytest.raises(type(error)) as raised:
+            run.run([run.work(), lambda: _raise(error)])
+        assert raised.value is error
+        assert summary(run.path)["status"] == "failed"
+        assert summary(run.path)["steps"] == newest(run.path).step == 80
+        assert summary(run.path)["checkpoint"] == str(run.path / "checkpoints/80")
+        last = rows(run.path / "events.jsonl")[-1]
+        assert (last["kind"], last["reason"]) == ("failed", str(error).split("\n", maxsplit=1)[0])
+        assert ("worker died" in kinds(run.path)) == isinstance(error, WorkerDiedError)
+        assert run.puppets.told[:2] == ["resume", "stop"], "the others are ended before anything is saved"
+        assert_whole(run.path)
+
+    def test_a_vector_that_is_no_longer_finite_is_not_kept(self, stage: Callable[..., Stage]) -> None:
+        run = stage(checkpoint_every=80)
+
+        def spoil() -> None:
+            run.arena["sync/q/vector"][0] = torch.nan
+            raise PasselError("the loss is nan")
+
+        with pytest.raises(PasselError):
+            run.run([run.work(), spoil])
+        assert newest(run.path).step == 80
+        assert newest(run.path).groups["parameters"]["sync/q/vector"].isfinite().all()
+        assert summary(run.path)["checkpoint"] == str(run.path / "checkpoints/80")
+
+    def test_a_death_before_the_first_step(self, stage: Callable[..., Stage]) -> None:
+        run = stage()
+        with pytest.raises(WorkerDiedError):
+            run.run([lambda: _raise(WorkerDiedError("worker 0", "at birth"))])
+        assert not (run.path / "checkpoints").exists()
+        assert summary(run.path)["checkpoint"] is None
+        assert summary(run.path)["return_mean_100"] is None
+
+    def test_a_disk_that_is_full(self, stage: Callable[..., Stage], monkeypatch: pytest.MonkeyPatch) -> None:
+        """The sentence about the disk is what the user must read, and the summary still says that the run failed."""
+        run = stage(checkpoint_every=80)
+
+        def full(*args: Any) -> Path:
+            raise PasselError("no space left on disk for the checkpoint")
+
+        monkeypatch.setattr(supervisor.checkpoint, "save", full)
+        with pytest.raises(PasselError, match="no space left on disk"):
+            run.run([run.work()] * 3)
+        assert summary(run.path)["status"] == "failed"
+        assert kinds(run.path)[-1] == "failed"
+
+
+def _raise(error: Exception) -> None:
+    raise error
+
+
+class FakeTime:
+    """A clock that moves when it is told to."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def perf_counter(self) -> float:
+        return self.now
+
+
+class TestReports:
+    @pytest.fixture
+    def clock(self, monkeypatch: pytest.MonkeyPatch) -> FakeTime:
+        clock = FakeTime()
+        monkeypatch.setattr(supervisor, "time", SimpleNamespace(perf_counter=clock.perf_counter))
+        monkeypatch.setattr(time, "perf_counter", clock.perf_counter)
+        return clock
+
+    def looks(self, run: Stage, clock: FakeTime, count: int, seconds: float) -> list[Callable[[], None]]:
+        def line() -> None:
+            clock.now += seconds
+            run.work(episodes=0, steps=10, updates=5)()
+
+        return [line] * count
+
+    def test_speed_is_that_of_the_last_seconds(self, stage: Callable[..., Stage], clock: FakeTime) -> None:
+        """100 steps a second for 20 s, then 1000: the mean since the start would still say 250."""
+        run = stage(steps=2000 + 8000)
+        run.scores = iter([0.0])
+        run.run([*self.looks(run, clock, 200, 0.1), *self.looks(run, clock, 800, 0.01)])
+        reports = [report for report in run.spectator.reports if report.phase == "train"]
+        assert any(report.steps_per_second == pytest.approx(100, rel=0.01) for report in reports)
+        assert reports[-1].steps_per_second == pytest.approx(1000, rel=0.01)
+        assert reports[-1].updates_per_second == pytest.approx(500, rel=0.01)
+
+    def test_few_lines_for_a_long_run(self, stage: Callable[..., Stage], clock: FakeTime) -> None:
+        """The display is told four times a second; the file once, and less often when the run is old."""
+        run = stage(steps=10_000)
+        run.scores = iter([0.0])
+        run.run(self.looks(run, clock, 1000, 0.1))
+        assert 300 <= len(run.spectator.reports) <= 410
+        seconds = [row["seconds"] for row in rows(run.path / "metrics.jsonl")]
+        assert 85 <= len(seconds) <= 105
+        assert seconds == sorted(seconds)
+
+    def test_fewer_lines_for_one_that_is_eleven_hours_old(self, stage: Callable[..., Stage], clock: FakeTime) -> None:
+        run = stage(steps=10_000, history=History(seconds=40_000.0))
+        run.scores = iter([0.0])
+        result = run.run(self.looks(run, clock, 1000, 0.1))
+        assert 8 <= len(rows(run.path / "metrics.jsonl")) <= 13
+        assert result.seconds == pytest.approx(40_100.0)
+
+    @pytest.mark.parametrize(("sync", "updates"), [("hogwild", 30), ("allreduce", 15)])
+    def test_an_update_that_everybody_takes_part_in_is_one(
+        self, stage: Callable[..., Stage], sync: str, updates: int
+    ) -> None:
+        run = stage(steps=80, sync=sync)
+        run.scores = iter([0.0])
+
+        def both() -> None:
+            run.puppets.board.counters[:, COLUMNS["steps"]] = 40
+            run.puppets.board.counters[:, COLUMNS["updates"]] = 15
+
+        assert run.run([both]).updates == updates
+        assert [row.updates for row in run.spectator.reports[-1].workers] == [15, 15]
+
+    def test_phases(self, stage: Callable[..., Stage], clock: FakeTime) -> None:
+        run = stage(steps=160)
+        run.scores = iter([0.0])
+        warm = run.work(updates=0)
+
+        def tick(line: Callable[[], None]) -> Callable[[], None]:
+            return lambda: (setattr(clock, "now", clock.now + 1.0), line())[0]
+
+        run.run([tick(warm), tick(run.work())])
+        phases = [report.phase for report in run.spectator.reports]
+        assert list(dict.fromkeys(phases)) == ["warm-up", "train", "checkpoint", "evaluate", "finished"]
+
+
+class TestCheckpoints:
+    def test_after_every_so_many_steps(self, stage: Callable[..., Stage]) -> None:
+        """80 steps a look: the first looks at or beyond 200, 400, 600, 800, and the end."""
+        run = stage(checkpoint_every=200, keep_checkpoints=2, steps=880)
+        run.scores = iter([0.0])
+        run.run([run.work(score=0.0)] * 11)
+        events = [row["steps"] for row in rows(run.path / "events.jsonl") if row["kind"] == "checkpointed"]
+        assert events == [240, 400, 640, 800, 880]
+        assert sorted(int(path.name) for path in (run.path / "checkpoints").iterdir()) == [800, 880]
+        assert run.puppets.told[:3] == ["resume", "pause", "resume"]
+
+    def test_holds_what_a_run_remembers_of_itself(self, stage: Callable[..., Stage]) -> None:
+        run = stage(steps=80)
+        run.scores = iter([3.0])
+        run.run([run.work(episodes=7, score=2.0)])
+        history = History(**newest(run.path).meta)
+        assert (history.episodes, history.scores, history.resumed) == (7, [2.0] * 7, 0)
+        assert history.eval is not None
+        assert history.eval["mean"] == 3.0
+        assert history.seconds > 0
+        assert dataclasses.asdict(history) == newest(run.path).meta
+
+
+def test_a_real_run_is_solved_and_says_so(tmp_path: Path) -> None:
+    """The easiest environment there is, and no puppets: the mean reaches 7.5 and greedy episodes confirm it."""
+    run = passel.train(
+        IDENTITY,
+        place="inline",
+        sync="hogwild",
+        workers=2,
+        envs=4,
+        hidden=[32],
+        lr=1e-2,
+        gamma=0.0,
+        n_step=1,
+        batch=32,
+        warmup=100,
+        capacity=2000,
+        epsilon_steps=500,
+        epsilon_end=0.0,
+        steps=20_000,
+        tensorboard=False,
+        quiet=True,
+        out=str(tmp_path / "run"),
+    )
+    result = run.summary
+    assert result.status == "solved"
+    assert run.threshold == 7.5
+    assert result.eval is not None
+    assert result.eval.episodes == 100
+    assert 7.5 <= result.eval.mean <= 8.0
+    assert result.return_mean_100 is not None
+    assert 7.5 <= result.return_mean_100 <= 8.0
+    assert 800 <= (result.solved_at_steps or 0) == result.steps < 20_000
+    assert result.solved_at_episodes == result.episodes
+    assert newest(run.path).step == result.steps
+    assert_same_summary(run.path, result)
+    again = passel.load(run.path)
+    assert [int(a) for a in again.act(torch.eye(4).numpy())] == [0, 1, 2, 3]  # type: ignore[union-attr]
+    with pytest.raises(PasselError, match=r"is solved, and --until-solved stops there\. Use --no-until-solved"):
+        passel.resume(run.path, quiet=True)

@@ -9,6 +9,7 @@ import os
 import time
 from collections import deque
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -125,6 +126,7 @@ class Supervisor:
             if self._looks_solved() and self._confirm():
                 if self._plan.config.until_solved:
                     return self._stop("solved")
+                self._history.eval = None  # the final evaluation is still to come
                 self._placement.resume()
             if self._board.steps >= self._checkpoint_at:
                 with self._placement.paused():
@@ -300,13 +302,15 @@ class Supervisor:
     def _save_what_is_left(self, error: Exception) -> None:
         """After a death: end the others, keep what the arena holds if it is sound, and say what happened."""
         self._placement.stop()
-        if isinstance(error, WorkerDiedError):
-            self._folder.event("worker died", worker=error.name, cause=error.cause)
         sound = all(torch.isfinite(self._arena[f"sync/{name}/vector"]).all() for name in self._plan.schemes)
-        if sound and self._board.steps:
-            self._save()
-        self._folder.event("failed", reason=str(error).split("\n")[0])
-        self._folder.write_summary(self._summary("failed"))
+        with suppress(PasselError, OSError):  # a full disk, say: the first error is the one to tell
+            if sound and self._board.steps:
+                self._save()
+        with suppress(PasselError, OSError):
+            if isinstance(error, WorkerDiedError):
+                self._folder.event("worker died", worker=error.name, cause=error.cause)
+            self._folder.event("failed", reason=str(error).split("\n")[0])
+            self._folder.write_summary(self._summary("failed"))
 
     def _finish(self, status: Status) -> Summary:
         self._show("finished")

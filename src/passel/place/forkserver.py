@@ -24,12 +24,15 @@ def context() -> ForkServerContext:
 
 def warm_up() -> None:
     """Start the forkserver now, if it is not running yet."""
+    from multiprocessing import resource_tracker
     from multiprocessing.forkserver import ensure_running
 
     fast = ["envpool"] if importlib.util.find_spec("envpool") else []
     context().set_forkserver_preload([*PRELOAD, *fast])
     # A Ctrl-C in the first seconds reaches the forkserver in the middle of its imports, before it has learnt to ignore
-    # it; held back here, it is held back there too, and our own is delivered right after.
+    # it; held back here, it is held back there too, and our own is delivered right after. The resource tracker comes
+    # first, because starting it lets SIGINT through again.
+    resource_tracker.ensure_running()
     with main_hidden(), _interrupts_held_back():
         ensure_running()
 

@@ -211,8 +211,9 @@ class LocalSteps(Sync):
         self._tensors = Tensors(tensors)
         self._count, self._base = tensors["count"], tensors["base"]
         self._inner = make_optimiser(settings.optimiser, self.flat.values, self._tensors.below("optimiser"))
-        if int(self._count) % settings.every:
+        if int(self._count) % settings.every:  # resumed between two exchanges
             self.flat.values.copy_(tensors["vector"])
+            outer.version = int(tensors["version"])
 
     @staticmethod
     def specs(settings: SyncSettings, size: int) -> dict[str, Spec]:
@@ -220,6 +221,7 @@ class LocalSteps(Sync):
             "vector": Spec((size,)),
             "base": Spec((size,)),
             "count": Spec((), torch.int64),
+            "version": Spec((), torch.int64),
             **prefixed("optimiser", state_specs(settings.optimiser, size)),
         }
 
@@ -229,6 +231,7 @@ class LocalSteps(Sync):
                 self.flat.values.copy_(self._base)
             self.outer.pull()
             self._base.copy_(self.flat.values)
+            self._tensors["version"].fill_(self.outer.version)
         self.version = self.outer.version * self.settings.every + int(self._count) % self.settings.every
 
     def send(self) -> None:

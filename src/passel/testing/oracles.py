@@ -45,10 +45,7 @@ def weighted_huber(value: Vector, target: Vector, weight: Vector | None, delta: 
     total = 0.0
     for i in range(len(value)):
         error = target[i] - value[i]
-        if abs(error) <= delta:
-            loss = error * error / 2
-        else:
-            loss = delta * (abs(error) - delta / 2)
+        loss = error * error / 2 if abs(error) <= delta else delta * (abs(error) - delta / 2)
         total += loss if weight is None else weight[i] * loss
     return total / len(value)
 

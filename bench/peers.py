@@ -173,10 +173,14 @@ def solve(peer: str, said: argparse.Namespace) -> dict[str, Any]:
     episodes = Episodes(model.n_envs)
     result: dict[str, Any] = {"solved": False, "eval_mean": None, "threads": said.threads, "seed": said.seed}
     next_evaluation = 0
+    marks: list[tuple[float, int]] = []
 
     def on_step(callback: Any) -> bool:
         nonlocal next_evaluation
-        if time.perf_counter() - began > said.limit:
+        now, earlier = time.perf_counter(), model.num_timesteps - model.n_envs
+        if earlier % (model.n_steps * model.n_envs) == 0:  # the first step after an update
+            marks.append((now, earlier))
+        if now - began > said.limit:
             return False
         if not episodes.add(callback.locals["rewards"], callback.locals["dones"]):
             return True
@@ -194,8 +198,16 @@ def solve(peer: str, said: argparse.Namespace) -> dict[str, Any]:
         "steps": model.num_timesteps,
         "episodes": episodes.count,
         "return_mean_100": float(np.mean(episodes.scores)) if episodes.scores else None,
-        "steps_per_second": model.num_timesteps / seconds,
+        "steps_per_second": steady_speed(marks) or model.num_timesteps / seconds,
     }
+
+
+def steady_speed(marks: list[tuple[float, int]]) -> float | None:
+    """Steps a second over whole rounds of collecting and learning, without the first, which compiles."""
+    if len(marks) < 3:
+        return None
+    (start, steps), (end, more_steps) = marks[1], marks[-1]
+    return (more_steps - steps) / (end - start)
 
 
 def main() -> None:

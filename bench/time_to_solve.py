@@ -133,7 +133,7 @@ def main() -> None:
     options.add_argument("--seeds", type=int, default=5, help="Runs of passel, with seeds 1, 2, ... (default 5).")
     options.add_argument("--peer-seeds", type=int, default=2, help="Runs of each peer (default 2; 0 leaves them out).")
     options.add_argument("--limit", type=float, default=300.0, help="Seconds until a run gives up (default 300).")
-    options.add_argument("--trial-seconds", type=float, default=20.0, help="Trial of threads; 0 for none (default 20).")
+    options.add_argument("--trial-seconds", type=float, default=30.0, help="Trial of threads; 0 for none (default 30).")
     said = options.parse_args()
     card = machine()
     if said.peer_seeds:

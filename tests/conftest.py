@@ -1,7 +1,7 @@
 """What all tests share, and a count of how many ran in each folder: a check that never runs is no check.
 
-`tests/counts.json` holds the fewest tests that each folder must run. A run of the whole suite that stays below it fails;
-`pytest --update-counts` writes the counts of this run as the new floor.
+`tests/counts.json` holds the fewest tests that each folder must run. A run of the whole suite that stays below it
+fails; `pytest --update-counts` writes the counts of this run as the new floor.
 """
 
 from __future__ import annotations
@@ -87,5 +87,5 @@ class Counts:
 
 def folder_of(nodeid: str) -> str:
     """The folder of a test; a file that stands at the top of tests/ counts as one."""
-    path = Path(nodeid.split("::")[0])
+    path = Path(nodeid.partition("::")[0])
     return (path if path.parent.name == TESTS.name else path.parent).as_posix()

@@ -9,6 +9,7 @@ import multiprocessing
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -20,7 +21,8 @@ from passel.place.forkserver import context, main_hidden, warm_up
 from passel.place.inline import InlineKit
 from passel.place.processes import ProcessKit
 from passel.sync import SCHEMES
-from passel.sync.base import OptimiserSettings, Scheme, Sync, SyncSettings, patiently
+from passel.sync.base import Scheme, Sync, SyncSettings, patiently
+from passel.sync.optimiser import OptimiserSettings
 
 SHARING = ["locked", "hogwild", "server", "allreduce"]
 ASYNCHRONOUS = ["locked", "hogwild", "server"]
@@ -35,6 +37,12 @@ class Weights(nn.Module):
     def __init__(self, size: int) -> None:
         super().__init__()
         self.w = nn.Parameter(torch.zeros(size))
+
+
+def total(sync: Sync) -> Tensor:
+    """A loss whose gradient is 1 everywhere."""
+    assert isinstance(sync.flat.module, Weights)
+    return sync.flat.module.w.sum()
 
 
 def perceptron(seed: int = 0) -> nn.Sequential:
@@ -105,7 +113,7 @@ Life = Callable[[Sync, Tensors, int], None]
 def in_processes(
     scheme: Scheme, make: Callable[[], nn.Module], life: Life, more: dict[str, Spec] | None = None, patience: float = 30
 ) -> Arena:
-    """Live `life(sync, tensors, rank)` in one process a worker, beside a process a shard; the arena when all have ended.
+    """Live `life(sync, tensors, rank)` in one process a worker, beside a process a shard; the arena when all is over.
 
     `more` are tensors for the learners' own use, found under their names in `tensors`.
     """
@@ -154,6 +162,10 @@ def _learn(scheme: Scheme, make: Callable[[], nn.Module], life: Life, arena: Are
     life(sync, arena.below("own"), rank)
 
 
+def _equals(tensor: Tensor, number: int) -> bool:
+    return int(tensor) == number
+
+
 @dataclass(frozen=True)
 class Countdown:
     """loss = w.sum(), so that every gradient is 1; notes what each pull sees.
@@ -171,15 +183,14 @@ class Countdown:
 
     def __call__(self, sync: Sync, tensors: Tensors, rank: int) -> None:
         seen, now = tensors["seen"][rank], tensors["turn"]
-        module = sync.flat.module
-        assert isinstance(module, Weights)
         for turn in range(self.turns):
             if not self.collective:
-                patiently(lambda turn=turn: int(now) == turn * self.workers + rank, "my turn", 20)  # type: ignore[misc]
+                mine = turn * self.workers + rank
+                patiently(partial(_equals, now, mine), "my turn", 20)
             for update in range(self.every):
                 sync.pull()
                 seen[turn * self.every + update].copy_(sync.flat.values)
-                sync.push(module.w.sum())
+                sync.push(total(sync))
             sync.pull()
             if not self.collective:
                 now += 1
@@ -214,4 +225,7 @@ class Lesson:
 def add_one(arena: Arena) -> None:
     """What a child does to an arena that it was given."""
     arena["numbers"].add_(1)
-    arena["room/count"].fill_(multiprocessing.parent_process().pid)  # type: ignore[union-attr]
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    assert parent.pid is not None
+    arena["room/count"].fill_(parent.pid)

@@ -53,7 +53,7 @@ class TestNames:
 
     def test_a_name_that_is_not_there_is_an_attribute_error(self) -> None:
         with pytest.raises(AttributeError, match="trian"):
-            _ = passel.trian  # type: ignore[attr-defined]
+            _ = passel.trian
 
     def test_the_version_is_the_package_s(self) -> None:
         from importlib.metadata import version
@@ -88,9 +88,8 @@ class TestDocumentation:
 
     @pytest.mark.parametrize("thing", PUBLIC, ids=lambda thing: thing.__name__)
     def test_every_public_callable_is_annotated_in_full(self, thing: Any) -> None:
-        callables = [thing] if inspect.isfunction(thing) else [member for _, member in _own_members(thing)]
-        for function in callables:
-            function = function.fget if isinstance(function, property) else function
+        members = [getattr(member, "fget", member) for _, member in _own_members(thing)]
+        for function in [thing] if inspect.isfunction(thing) else members:
             signature = inspect.signature(function)
             hints = typing.get_type_hints(function)
             assert "return" in hints, function
@@ -118,7 +117,9 @@ def make_identity() -> gym.Env[Any, Any]:
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> passel.Run:
-    return passel.train(CORRIDOR, **_without_env(), sync="solo", workers=1, out=str(tmp_path_factory.mktemp("runs") / "x"))
+    return passel.train(
+        CORRIDOR, **_without_env(), sync="solo", workers=1, out=str(tmp_path_factory.mktemp("runs") / "x")
+    )
 
 
 def _without_env(**changes: Any) -> dict[str, Any]:
@@ -137,7 +138,11 @@ class TestTrain:
     def test_from_a_lambda_that_closes_over_a_local_name(self, tmp_path: Path) -> None:
         steps = 4
         run = passel.train(
-            lambda: Identity(n_actions=2, steps=steps), **_without_env(), sync="solo", workers=1, out=str(tmp_path / "run")
+            lambda: Identity(n_actions=2, steps=steps),
+            **_without_env(),
+            sync="solo",
+            workers=1,
+            out=str(tmp_path / "run"),
         )
         assert run.policy.spec.n_actions == 2
         assert run.summary.episodes == run.summary.steps // steps
@@ -185,7 +190,9 @@ class TestTrain:
 
 class TestResume:
     def test_a_resumed_run_takes_the_new_total_of_steps(self, tmp_path: Path) -> None:
-        run = passel.train(CORRIDOR, **_without_env(until_solved=False), sync="locked", workers=2, out=str(tmp_path / "run"))
+        run = passel.train(
+            CORRIDOR, **_without_env(until_solved=False), sync="locked", workers=2, out=str(tmp_path / "run")
+        )
         again = passel.resume(run.path, steps=600, quiet=True)
         assert 600 <= again.summary.steps < 650
         assert again.summary.episodes > run.summary.episodes

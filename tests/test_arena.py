@@ -13,13 +13,18 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from passel.arena import ALIGNMENT, Arena, Spec, Tensors, prefixed
+from passel.arena import ALIGNMENT, Arena, Spec, Tensors, cells, prefixed
 from passel.place.forkserver import context, main_hidden, warm_up
 from passel.types import PasselError
 from teams import add_one
 
 DTYPES = [torch.float32, torch.float64, torch.int64, torch.int32, torch.uint8, torch.bool]
-SPECS = {"a": Spec((3,)), "room/b": Spec((2, 5), torch.uint8), "room/c": Spec((), torch.int64), "room/d/e": Spec((0, 4))}
+SPECS = {
+    "a": Spec((3,)),
+    "room/b": Spec((2, 5), torch.uint8),
+    "room/c": Spec((), torch.int64),
+    "room/d/e": Spec((0, 4)),
+}
 
 shapes = st.lists(st.integers(0, 5), max_size=3).map(tuple)
 layouts = st.dictionaries(
@@ -70,6 +75,17 @@ def test_below_and_prefixed_are_inverse() -> None:
     assert len(arena.below("nothing")) == 0
     assert prefixed("room", {"b": SPECS["room/b"]}) == {"room/b": SPECS["room/b"]}
     assert isinstance(arena.below("room").below("d"), Tensors)
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.float64])
+def test_cells_are_the_same_memory_one_number_at_a_time(dtype: torch.dtype) -> None:
+    arena = Arena({"table": Spec((3, 4), dtype)})
+    column = cells(arena["table"].numpy()[:, 1])
+    column[2] += 5
+    assert arena["table"][2, 1] == 5
+    arena["table"][0, 1] = 7
+    assert sum(column) == 12
+    assert type(column[0]) is (int if dtype == torch.int64 else float)
 
 
 class TestLoad:

@@ -14,7 +14,8 @@ import passel
 from passel.algos import ALGORITHMS
 from passel.config import RunConfig, as_dict, coerce, read_toml, resolve
 from passel.place.budget import usable_cores
-from passel.recipes import presets, resolve as resolving
+from passel.recipes import presets
+from passel.recipes import resolve as resolving
 from passel.recipes.resolve import resolve_config
 from passel.run.folder import RunFolder
 from passel.types import PasselError
@@ -269,7 +270,7 @@ class TestRanges:
         for config, field in FIELDS:
             if field.type not in ("int", "float", "float | None") or field.name in free:
                 continue
-            more = {other: needed for other, needed in field.metadata.get("only", {}).items()}
+            more = dict(field.metadata.get("only", {}))
             more |= {"optimizer": "sgd"} if field.name == "momentum" else {}
             with pytest.raises(PasselError, match="must be"):
                 resolve_config({**more, field.name: -1})
@@ -281,7 +282,13 @@ class TestFiles:
         file = tmp_path / "run.toml"
         file.write_text('env = "CartPole-v1"\n[sharing]\nsync = "server"\nshards = 2\n[learning]\nn-step = 2\nlr = 1\n')
         config, numbers = resolve_config(read_toml(file))
-        assert (config.env, config.sync, config.shards, numbers.n_step, numbers.lr) == ("CartPole-v1", "server", 2, 2, 1.0)
+        assert (config.env, config.sync, config.shards, numbers.n_step, numbers.lr) == (
+            "CartPole-v1",
+            "server",
+            2,
+            2,
+            1.0,
+        )
 
     def test_a_key_that_is_written_twice_is_refused(self, tmp_path: Path) -> None:
         file = tmp_path / "run.toml"
@@ -321,7 +328,9 @@ class TestFiles:
         assert resolve_config(tomllib.loads(text)) == (config, numbers)
 
     def test_what_a_run_writes_reads_back_as_the_configuration_that_ran(self, tmp_path: Path) -> None:
-        said = settings_for(sync="hogwild", workers=2, max_grad_norm=None, lr_end=0.0, out=str(tmp_path / "run"), steps=150)
+        said = settings_for(
+            sync="hogwild", workers=2, max_grad_norm=None, lr_end=0.0, out=str(tmp_path / "run"), steps=150
+        )
         run = passel.train(**said)
         written = RunFolder.open(run.path, lock=False).read_config()
         assert resolve_config(written) == resolve_config(said)

@@ -40,7 +40,19 @@ ARROWS: dict[str, set[str]] = {
     "policy": {"algos", "arena", "types"},
     "evaluate": {"envs", "policy", "run", "types"},
     "supervisor": {"place", "run", "view", "policy", "evaluate", "interrupts", *GROUND},
-    "api": {"algos", "envs", "place", "recipes", "run", "view", "policy", "evaluate", "interrupts", "supervisor", *GROUND},
+    "api": {
+        "algos",
+        "envs",
+        "place",
+        "recipes",
+        "run",
+        "view",
+        "policy",
+        "evaluate",
+        "interrupts",
+        "supervisor",
+        *GROUND,
+    },
     "cli": {"algos", "api", "config", "place", "run", "types", "view", "__init__"},
     "study": {"api", "run", "types"},
     "__init__": {"api", "policy", "run", "types"},
@@ -175,7 +187,7 @@ def test_only_envs_and_those_who_take_one_from_the_user_know_gymnasium() -> None
 @pytest.mark.parametrize(("package", "home"), OPTIONAL.items())
 def test_an_optional_dependency_is_imported_in_exactly_one_file_and_inside_a_function(package: str, home: str) -> None:
     def asks_for(module: str) -> bool:
-        return package in module.split(".") and module.split(".")[0] in (package, "torch")
+        return package in module.split(".") and module.partition(".")[0] in (package, "torch")
 
     homes = [name_of(path) for path in FILES if any(asks_for(module) for module in imported(path))]
     assert homes == [home]
@@ -183,7 +195,9 @@ def test_an_optional_dependency_is_imported_in_exactly_one_file_and_inside_a_fun
 
 
 def test_torch_distributed_is_imported_where_an_allreduce_needs_it_only() -> None:
-    homes = [name_of(path) for path in FILES if any(module.startswith("torch.distributed") for module in imported(path))]
+    homes = [
+        name_of(path) for path in FILES if any(module.startswith("torch.distributed") for module in imported(path))
+    ]
     assert homes == ["sync/allreduce.py"]
 
 

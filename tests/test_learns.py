@@ -1,4 +1,4 @@
-"""It learns: every switch, in seconds, to a value that is known by hand, with a floor, a ceiling, and chance far below."""
+"""It learns: every switch, in seconds, to a value known by hand, with a floor, a ceiling, and chance far below."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def values(policy: Policy, obs: Tensor) -> Tensor:
     return q
 
 
-def mean_return(act: Callable[[Any], int], env: str, episodes: int = 20) -> float:
+def mean_return(act: Callable[[Any], Any], env: str, episodes: int = 20) -> float:
     """By a plain loop over a plain environment, which shares nothing with the code that trains and evaluates."""
     made, total = gym.make(env), 0.0
     for seed in range(episodes):

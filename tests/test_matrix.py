@@ -1,4 +1,4 @@
-"""Every cell of algorithm × scheme × placement × workers × memory × priorities: it runs, or it is refused with its reason."""
+"""Every cell of algorithm × scheme × placement × workers × memory × priorities runs, or is refused with its reason."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_inline_every_cell_runs(cell: tuple[str, str, str, int, str, bool]) -> N
 def test_in_processes_a_cell_runs(cell: dict[str, Any], tmp_path: Path) -> None:
     run = passel.train(**settings_for(**cell, place="processes", steps=600, out=str(tmp_path / "run")))
     assert run.summary.status == "finished"
-    assert 600 <= run.summary.steps
+    assert run.summary.steps >= 600
     assert run.summary.updates > 20
     assert run.summary.workers == cell["workers"]
     assert run.summary.eval is not None
@@ -98,7 +98,9 @@ def test_a_reason_names_the_cause_and_the_cure(cell: tuple[str, str, str, int, s
 
 
 @pytest.mark.parametrize(
-    ("axis", "known"), [("algo", ALGORITHMS), ("sync", SCHEMES), ("place", PLACEMENTS)], ids=lambda value: str(value)[:9]
+    ("axis", "known"),
+    [("algo", ALGORITHMS), ("sync", SCHEMES), ("place", PLACEMENTS)],
+    ids=lambda value: str(value)[:9],
 )
 def test_a_name_that_is_on_no_axis_is_refused_with_those_that_are(axis: str, known: dict[str, Any]) -> None:
     with pytest.raises(passel.PasselError, match=f"no --{axis} nonsense") as caught:

@@ -83,6 +83,7 @@ class Arena(Tensors):
     def __init__(self, specs: Specs, *, shared: bool = False) -> None:
         self.specs = dict(specs)
         self.shared = shared
+        _refuse_if_larger_than_memory(self.nbytes)
         self._fd = _anonymous_file(self.nbytes) if shared else None
         self._map()
         self._close_with_arena()
@@ -146,7 +147,6 @@ def _anonymous_file(nbytes: int) -> int:
         with tempfile.TemporaryFile() as file:
             fd = os.dup(file.fileno())
     try:
-        _refuse_if_larger_than_memory(nbytes)
         os.ftruncate(fd, nbytes)
         if hasattr(os, "posix_fallocate"):
             os.posix_fallocate(fd, 0, nbytes)
@@ -158,9 +158,6 @@ def _anonymous_file(nbytes: int) -> int:
                 "Use a smaller --capacity or fewer --workers, or free some memory."
             ) from error
         raise
-    except PasselError:
-        os.close(fd)
-        raise
     return fd
 
 
@@ -170,6 +167,6 @@ def _refuse_if_larger_than_memory(nbytes: int) -> None:
     available = psutil.virtual_memory().available
     if nbytes > 0.9 * available:
         raise PasselError(
-            f"the run needs {nbytes / 1e6:,.0f} MB of shared memory and {available / 1e6:,.0f} MB are free. "
+            f"the run needs {nbytes / 1e6:,.0f} MB of memory and {available / 1e6:,.0f} MB are free. "
             "Use a smaller --capacity or fewer --workers, or free some memory."
         )

@@ -238,7 +238,7 @@ def _eval(said: argparse.Namespace, began: float) -> int:
     from passel import api
 
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, transient=True) as bar:
+    with Progress(*columns, transient=True, disable=not sys.stdout.isatty()) as bar:
         task = bar.add_task("playing", total=said.episodes)
 
         def show(ended: int) -> bool:

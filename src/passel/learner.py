@@ -66,7 +66,7 @@ class Learner:
 
 def explain(error: NonFiniteError, networks: Iterable[nn.Module], batch: Batch) -> str:
     """Where the first number that is none came from: the data, a weight, or the output of a layer."""
-    cure = "Use a smaller --lr or --max-grad-norm; the last checkpoint is kept, and `passel resume` goes on from it."
+    cure = "Train again with a smaller --lr or --max-grad-norm; what was learnt until then is kept."
     for what, tensor in (("observations", batch.obs), ("observations", batch.next_obs), ("rewards", batch.reward)):
         if not torch.isfinite(tensor.float()).all():
             return f"{error}: the environment's {what} hold NaN or infinity. Mend it, or clip what it returns."

@@ -304,7 +304,8 @@ class Supervisor:
         self._placement.stop()
         sound = all(torch.isfinite(self._arena[f"sync/{name}/vector"]).all() for name in self._plan.schemes)
         with suppress(PasselError, OSError):  # a full disk, say: the first error is the one to tell
-            if sound and self._board.steps:
+            # What a mistake or a diverging loss left behind is no better than the checkpoint before it.
+            if sound and self._board.steps and (isinstance(error, WorkerDiedError) or not self._saved):
                 self._save()
         with suppress(PasselError, OSError):
             if isinstance(error, WorkerDiedError):

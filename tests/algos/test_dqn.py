@@ -147,9 +147,7 @@ def test_when_the_target_moved_is_remembered_across_a_restart() -> None:
     assert torch.equal(tensors["target"], again.flats["q"].values)
 
 
-@pytest.mark.parametrize(
-    ("step", "epsilon"), [(0, 1.0), (99, 1.0), (100, 0.8), (150, 0.5), (200, 0.2), (10**6, 0.2)]
-)
+@pytest.mark.parametrize(("step", "epsilon"), [(0, 1.0), (99, 1.0), (100, 0.8), (150, 0.5), (200, 0.2), (10**6, 0.2)])
 def test_epsilon_is_one_while_it_warms_up_and_then_falls_in_a_straight_line(step: int, epsilon: float) -> None:
     config = replace(CONFIG, warmup=100, epsilon_start=0.8, epsilon_end=0.2, epsilon_steps=100)
     assert make(config).epsilon(step) == pytest.approx(epsilon)

@@ -96,7 +96,9 @@ def test_bind_moves_gradients_too() -> None:
     assert not old.any()
 
 
-@pytest.mark.parametrize("wrong", [torch.zeros(31), torch.zeros(33), torch.zeros(32, dtype=torch.float64), torch.zeros(4, 8)])
+@pytest.mark.parametrize(
+    "wrong", [torch.zeros(31), torch.zeros(33), torch.zeros(32, dtype=torch.float64), torch.zeros(4, 8)]
+)
 @pytest.mark.parametrize("which", ["values", "grads"])
 def test_bind_refuses_a_vector_that_does_not_fit(which: str, wrong: Tensor) -> None:
     flat = Flat(network())

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 import torch
 from torch import nn
@@ -81,7 +83,7 @@ def test_q_network_has_one_value_an_action(dueling: bool, hidden: tuple[int, ...
     network = QNetwork((3,), 5, hidden, dueling=dueling)
     assert network(torch.zeros(7, 3)).shape == (7, 5)
     widths = [3, *hidden, 6 if dueling else 5]
-    assert weights(network) == sum(before * after + after for before, after in zip(widths, widths[1:], strict=False))
+    assert weights(network) == sum(before * after + after for before, after in pairwise(widths))
 
 
 def test_dueling_heads_move_the_mean_and_the_differences_apart() -> None:

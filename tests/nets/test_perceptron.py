@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -14,7 +16,7 @@ from passel.nets.q_network import QNetwork
 widths = st.lists(st.integers(1, 9), min_size=1, max_size=3)
 
 #: Two ways to add up the same float32 products.
-TOLERANCE = {"rtol": 1e-5, "atol": 1e-6}
+TOLERANCE: dict[str, Any] = {"rtol": 1e-5, "atol": 1e-6}
 
 
 def test_it_is_a_composition_of_linear_maps_and_relus() -> None:
@@ -33,7 +35,9 @@ def test_recorded_equals_autograd(widths: list[int], inputs: int, batch: int, op
     flat.backward((network(x) * output_grad).sum())
     expected, before = flat.grads.clone(), x.clone()
     flat.grads.fill_(float("nan"))
-    output, tape = network.record(x)
+    with torch.no_grad():
+        output, tape = network.record(x)
+        torch.testing.assert_close(network(x), output)
     torch.testing.assert_close(output, network(x).detach(), **TOLERANCE)
     network.backward(tape, output_grad)
     torch.testing.assert_close(flat.grads, expected, **TOLERANCE)
@@ -49,7 +53,8 @@ def test_a_recorded_loss_of_a_q_network_equals_autograd(dueling: bool, hidden: t
     loss = (network(x) * q_grad).sum()
     flat.backward(loss)
     expected = flat.grads.clone()
-    q, tape = network.record(x)
+    with torch.no_grad():
+        q, tape = network.record(x)
     recorded = network.recorded_loss((q * q_grad).sum(), tape, q_grad)
     assert recorded.item() == pytest.approx(loss.item(), rel=1e-5)
     flat.grads.fill_(float("nan"))
@@ -62,7 +67,8 @@ def test_two_recorded_backward_passes_do_not_add_up() -> None:
     flat, x, q_grad = Flat(network), torch.randn(6, 3), torch.randn(6, 4)
     seen = []
     for _ in range(2):
-        q, tape = network.record(x)
+        with torch.no_grad():
+            q, tape = network.record(x)
         flat.backward(network.recorded_loss(q.sum(), tape, q_grad.clone()))
         seen.append(flat.grads.clone())
     assert torch.equal(*seen)
@@ -73,7 +79,8 @@ def test_gradients_follow_the_vector_that_they_are_bound_to() -> None:
     flat = Flat(network)
     mail = torch.zeros(2, len(flat))
     flat.bind(grads=mail[1])
-    q, tape = network.record(torch.randn(6, 3))
+    with torch.no_grad():
+        q, tape = network.record(torch.randn(6, 3))
     flat.backward(network.recorded_loss(q.sum(), tape, torch.ones(6, 2)))
     assert mail[1].any()
     assert not mail[0].any()

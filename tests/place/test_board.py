@@ -59,7 +59,8 @@ def test_every_counter_and_stage_has_a_column_of_its_own() -> None:
 
 @given(st.lists(st.integers(0, 300), max_size=20), st.data())
 def test_episodes_are_read_once_in_order(reports: list[int], data: Any) -> None:
-    one, told, read = board(), 0, []
+    read: list[Episode] = []
+    one, told = board(), 0
     for count in reports:
         one.finished(1, numbered(told, count))
         told += count

@@ -21,6 +21,12 @@ def one_worker(plan: Plan) -> tuple[Worker, Board, Arena]:
     return plan.build_worker(arena, plan.links(InlineKit()), 0), board, arena
 
 
+def work(worker: Worker) -> None:
+    """Until it rests."""
+    while not worker.resting:
+        worker.turn()
+
+
 def test_a_worker_rests_until_it_is_told_to_run_and_when_the_steps_are_taken() -> None:
     worker, board, _ = one_worker(small_plan(sync="solo", workers=1, steps=100))
     assert worker.resting
@@ -28,8 +34,7 @@ def test_a_worker_rests_until_it_is_told_to_run_and_when_the_steps_are_taken() -
     assert board.steps == 0
     board.command = Command.RUN
     assert not worker.resting
-    while not worker.resting:
-        worker.turn()
+    work(worker)
     assert 100 <= board.steps < 102
     worker.turn()
     assert 100 <= board.steps < 102
@@ -55,8 +60,7 @@ def test_the_ratio_of_updates_to_steps_is_kept(ratio: float, envs: int) -> None:
         small_plan(sync="solo", workers=1, updates_per_step=ratio, envs=envs, warmup=40, batch=8, steps=240)
     )
     board.command = Command.RUN
-    while not worker.resting:
-        worker.turn()
+    work(worker)
     updates, after_warm_up = board.column("updates")[0], board.steps - 40
     assert ratio * (after_warm_up - 2 * envs) - 1 <= updates <= ratio * after_warm_up
     worker.close()
@@ -115,8 +119,7 @@ def test_the_learning_rate_of_the_step_reaches_the_optimiser() -> None:
 def test_finished_episodes_reach_the_board_with_their_true_score() -> None:
     worker, board, _ = one_worker(small_plan(sync="solo", workers=1, steps=300))
     board.command = Command.RUN
-    while not worker.resting:
-        worker.turn()
+    work(worker)
     episodes = board.read_episodes(0, 0)
     assert len(episodes) == board.column("episodes")[0] > 3
     for episode in episodes:
@@ -130,8 +133,7 @@ def test_an_environment_that_turns_to_nan_ends_the_run_with_the_cause_and_the_cu
     worker, board, arena = one_worker(plan)
     board.command = Command.RUN
     with pytest.raises(PasselError, match="observations hold NaN"):
-        while not worker.resting:
-            worker.turn()
+        work(worker)
     assert torch.isfinite(arena["sync/q/vector"]).all(), "nothing of it was learnt"
     worker.close()
 
@@ -141,8 +143,7 @@ def test_a_step_that_overflows_names_the_layer_and_the_setting() -> None:
     worker, board, _ = one_worker(plan)
     board.command = Command.RUN
     with pytest.raises(PasselError, match=r"layer .* no longer finite.*--lr|targets are no longer finite.*--lr"):
-        while not worker.resting:
-            worker.turn()
+        work(worker)
     worker.close()
 
 

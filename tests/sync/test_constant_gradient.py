@@ -1,7 +1,7 @@
 """The test that the much-copied Hogwild! code fails: a gradient of 1 is applied as 1, 1, 1, 1, under every scheme.
 
-loss = w.sum() and SGD with a step of 1, so the vector falls by exactly 1 an update: no more (gradients that pile up), no
-less (gradients that nobody applies).
+loss = w.sum() and SGD with a step of 1, so the vector falls by exactly 1 an update: no more (gradients that pile up),
+no less (gradients that nobody applies).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import torch
 
 from passel.sync import SCHEMES
 from passel.sync.base import SyncSettings
-from teams import PLAIN_SGD, SHARING, Countdown, Team, Weights, in_processes
+from teams import PLAIN_SGD, SHARING, Countdown, Team, Weights, in_processes, total
 
 SIZE = 37
 CELLS = [
@@ -37,7 +37,7 @@ def test_inline_a_gradient_of_1_is_applied_as_1(name: str, shards: int, workers:
             for update in range(every):
                 sync.pull()
                 assert sync.flat.values.tolist() == [-float(applied + update)] * SIZE
-                sync.push(sync.flat.module.w.sum())
+                sync.push(total(sync))
                 assert sync.flat.grads.unique().tolist() == [float(every if update == every - 1 else 1)]
             applied += 0 if team.scheme.collective else every
         applied += every if team.scheme.collective else 0

@@ -17,7 +17,7 @@ from passel.place.inline import InlineKit
 from passel.sync import SCHEMES
 from passel.sync.base import NonFiniteError, SyncSettings, patiently
 from passel.sync.optimiser import OptimiserSettings
-from teams import ADAM, ASYNCHRONOUS, PLAIN_SGD, SHARING, Team, Weights, by_hand, examples, perceptron
+from teams import ADAM, ASYNCHRONOUS, PLAIN_SGD, SHARING, Team, Weights, by_hand, examples, perceptron, total
 
 every_scheme = pytest.mark.parametrize("name", SCHEMES)
 
@@ -28,11 +28,11 @@ def test_a_loss_that_is_no_number_changes_nothing(name: str, value: float) -> No
     team = Team(name, partial(Weights, 5))
     sync = team.syncs[0]
     sync.pull()
-    sync.push(sync.flat.module.w.sum())
+    sync.push(total(sync))
     before = team.vector.clone()
     sync.pull()
     with pytest.raises(NonFiniteError, match="loss is"):
-        sync.push(sync.flat.module.w.sum() * value)
+        sync.push(total(sync) * value)
     assert torch.equal(team.vector, before)
     assert team.scheme.version(team.tensors) == 1
     assert sync.costs.pushes == 1
@@ -45,7 +45,7 @@ def test_push_returns_the_loss_and_version_counts_updates(name: str) -> None:
     for update in range(3):
         sync.pull()
         assert sync.version == update
-        assert sync.push(sync.flat.module.w.sum()) == -4.0 * update
+        assert sync.push(total(sync)) == -4.0 * update
     assert sync.costs.pushes == 3
     assert sync.costs.staleness == 0
 
@@ -57,7 +57,7 @@ def test_the_learning_rate_of_the_moment_is_used(name: str) -> None:
     for lr in (1.0, 0.5, 0.25):
         sync.pull()
         sync.lr = lr
-        sync.push(sync.flat.module.w.sum())
+        sync.push(total(sync))
         sync.pull()
     assert team.vector.tolist() == [-1.75] * 4
 
@@ -68,7 +68,7 @@ def test_staleness_counts_the_updates_of_others_between_pull_and_push(name: str)
     for sync in team.syncs:
         sync.pull()
     for sync in team.syncs:
-        sync.push(sync.flat.module.w.sum())
+        sync.push(total(sync))
     assert [sync.costs.staleness for sync in team.syncs] == [0, 1, 2]
     assert [sync.version for sync in team.syncs] == [0, 0, 0]
     team.syncs[0].pull()
@@ -128,7 +128,7 @@ def test_a_learner_that_attaches_half_way_continues_as_if_nothing_had_happened(n
 
 @pytest.mark.parametrize("name", SHARING)
 def test_one_learner_with_local_steps_goes_where_it_would_have_gone_alone(name: str) -> None:
-    """The exchange follows the pseudo-gradient by exactly its length: base - (base - values) = values, but for rounding."""
+    """The exchange follows the pseudo-gradient by its length: base - (base - values) = values, but for rounding."""
     rows = examples(12)
     team = Team(name, perceptron, settings=SyncSettings(ADAM, every=4))
     for row in rows:
@@ -144,7 +144,7 @@ def test_between_two_exchanges_nobody_sees_local_steps(name: str) -> None:
     sync, other = team.syncs
     for update in range(2):
         sync.pull()
-        sync.push(sync.flat.module.w.sum())
+        sync.push(total(sync))
         assert sync.flat.values.tolist() == [-1.0 - update] * 4
     other.pull()
     assert other.flat.values.tolist() == [0.0] * 4
@@ -179,7 +179,7 @@ def test_local_steps_clip_each_gradient_and_never_the_exchange() -> None:
     team = Team("hogwild", partial(Weights, 1), settings=settings)
     for _ in range(3):
         team.syncs[0].pull()
-        team.syncs[0].push(100 * team.flats[0].module.w.sum())
+        team.syncs[0].push(100 * total(team.syncs[0]))
     assert team.vector.tolist() == [-3.0]
 
 

@@ -15,7 +15,7 @@ from passel.place.inline import InlineKit
 from passel.sync.base import SyncSettings
 from passel.sync.optimiser import OptimiserSettings
 from passel.sync.server import ParameterServer
-from teams import PLAIN_SGD, Team, Weights
+from teams import PLAIN_SGD, Team, Weights, total
 
 LINE = 16
 
@@ -51,7 +51,7 @@ def test_more_shards_than_there_is_to_own_still_apply_everything_once(size: int,
     for team in (one, many):
         for _ in range(3):
             team.syncs[0].pull()
-            team.syncs[0].push(team.flats[0].module.w.sum())
+            team.syncs[0].push(total(team.syncs[0]))
     assert torch.equal(one.vector, many.vector)
     assert one.vector.any()
 
@@ -106,7 +106,7 @@ def test_readers_of_a_busy_vector_only_ever_see_whole_updates() -> None:
         sync = team.syncs[1]
         while not stop.is_set():
             sync.pull()
-            sync.push(sync.flat.module.w.sum())
+            sync.push(total(sync))
 
     writer = threading.Thread(target=write, daemon=True)
     writer.start()
@@ -129,7 +129,7 @@ def test_staleness_counts_the_updates_of_others_between_a_pull_and_its_applicati
     for sync in team.syncs:
         sync.pull()
     for sync in team.syncs:
-        sync.push(sync.flat.module.w.sum())
+        sync.push(total(sync))
     for sync in team.syncs:
         sync.pull()
     assert [sync.version for sync in team.syncs] == [3, 3, 3]
@@ -142,7 +142,7 @@ def test_a_worker_reads_its_own_writes() -> None:
     for expected in (0.0, -1.0, -2.0):
         sync.pull()
         assert (sync.flat.values == expected).all()
-        sync.push(sync.flat.module.w.sum())
+        sync.push(total(sync))
 
 
 def test_only_shards_write_the_vector() -> None:
@@ -153,7 +153,7 @@ def test_only_shards_write_the_vector() -> None:
     links.shared = True
     sync = scheme.attach(team.flats[1], team.tensors, links, 1)
     sync.pull()
-    sync.push(sync.flat.module.w.sum())
+    sync.push(total(sync))
     assert not team.tensors["vector"].any()
     assert team.tensors["mail"].tolist() == [[0.0] * 8, [1.0] * 8]
     assert all(bell.acquire(False) for bell in links.shard_bells)
@@ -174,5 +174,5 @@ def test_the_count_of_steps_is_kept_once_whatever_the_number_of_shards() -> None
         for _ in range(4):
             for sync in team.syncs:
                 sync.pull()
-                sync.push(sync.flat.module.w.sum())
+                sync.push(total(sync))
         assert float(team.tensors["optimiser/step"]) == 8

@@ -41,8 +41,9 @@ class Board:
     """A view of the board. The watcher writes `command`; worker `rank` writes its own row of everything else."""
 
     @staticmethod
-    def specs(workers: int) -> dict[str, Spec]:
+    def specs(workers: int, servers: int = 0) -> dict[str, Spec]:
         return {
+            "servers": Spec((servers,), torch.int64, keep=False),
             "command": Spec((1,), torch.int64, keep=False),
             "state": Spec((workers,), torch.int64, keep=False),
             "counters": Spec((workers, len(COLUMNS)), torch.float64),
@@ -52,6 +53,7 @@ class Board:
     def __init__(self, tensors: Tensors) -> None:
         self._command = cells(tensors["command"].numpy())
         self.states = tensors["state"].numpy()
+        self.servers = tensors["servers"].numpy()
         self.counters = tensors["counters"].numpy()
         self._episodes = tensors["episodes"].numpy()
         self._steps = cells(self.counters[:, STEPS])

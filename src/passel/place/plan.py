@@ -105,7 +105,7 @@ class Plan:
     def specs(self) -> dict[str, Spec]:
         """The layout of the arena: everything that must outlive a turn, by name."""
         numbers, spec, workers = self.numbers, self.spec, self.workers
-        specs = prefixed("board", Board.specs(workers))
+        specs = prefixed("board", Board.specs(workers, sum(scheme.server_count for scheme in self.schemes.values())))
         for name, scheme in self.schemes.items():
             specs |= prefixed(f"sync/{name}", scheme.specs())
         for memory in range(1 if numbers.memory == "global" else workers):

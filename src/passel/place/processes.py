@@ -91,11 +91,12 @@ class Processes(Placement):
         self._folder = tempfile.TemporaryDirectory(prefix="passel-")
         links = self.plan.links(ProcessKit(self._folder.name))
         plan = ByValue(self.plan)
-        for name, scheme in self.plan.schemes.items():
-            for shard in range(scheme.server_count):
-                self._spawn(f"shard {shard}", serve, plan, self.arena, links, name, shard)
+        shards = [(name, i) for name, scheme in self.plan.schemes.items() for i in range(scheme.server_count)]
+        for number, (name, index) in enumerate(shards):
+            self._spawn(f"shard {number}", serve, plan, self.arena, links, number, name, index)
         for rank in range(self.plan.workers):
             self._spawn(f"worker {rank}", work, plan, self.arena, links, rank)
+        # Everybody has taken hold of the locks and bells when this returns; only then may their names go.
         self._wait_for_states(State.READY, START_PATIENCE, "start")
 
     def _spawn(self, name: str, target: Callable[..., None], *args: Any) -> None:
@@ -130,10 +131,11 @@ class Processes(Placement):
 
     def _wait_for_states(self, state: State, patience: float, what: str) -> None:
         deadline = time.monotonic() + patience
-        while not (self.board.states == state).all():
+        while not ((self.board.states == state).all() and (self.board.servers == State.READY).all()):
             self.advance(0.002)
             if time.monotonic() > deadline:
                 late = [f"worker {rank}" for rank, s in enumerate(self.board.states) if s != state]
+                late += [f"shard {number}" for number, s in enumerate(self.board.servers) if s != State.READY]
                 raise WorkerDiedError(", ".join(late), f"did not {what} within {patience:.0f} s")
 
     def stop(self) -> None:
@@ -223,9 +225,10 @@ def work(plan: Plan, arena: Arena, links: Links, rank: int) -> None:
     board.states[rank] = State.GONE
 
 
-def serve(plan: Plan, arena: Arena, links: Links, name: str, index: int) -> None:
+def serve(plan: Plan, arena: Arena, links: Links, number: int, name: str, index: int) -> None:
     """A shard's life. Runs in: its own process."""
     board = Board(arena.below("board"))
+    board.servers[number] = State.READY
     shard = plan.schemes[name].servers(arena.below(f"sync/{name}"), links.schemes[name])[index]
     while board.command != Command.STOP:
         shard.serve(0.1)

@@ -76,20 +76,37 @@ class _FusedAdam(VectorOptimiser):
         )
 
 
-class _TorchOptimiser(VectorOptimiser):
-    """Any of torch.optim's classes, given its state before the first step."""
+class _FusedSGD(VectorOptimiser):
+    """torch.optim.SGD's fused kernel, called directly for the same reason."""
+
+    def __init__(self, settings: OptimiserSettings, values: Tensor, tensors: Mapping[str, Tensor]) -> None:
+        self._momentum = settings.momentum
+        self._values, self._buffers = [values], list(tensors.values())
+
+    def step(self, lr: float, grads: Tensor) -> None:
+        torch._fused_sgd_(
+            self._values,
+            [grads],
+            self._buffers,
+            weight_decay=0.0,
+            momentum=self._momentum,
+            lr=lr,
+            dampening=0.0,
+            nesterov=False,
+            maximize=False,
+            is_first_step=False,
+        )
+
+
+class _RMSprop(VectorOptimiser):
+    """torch.optim.RMSprop, which has no fused kernel, given its state before the first step."""
 
     def __init__(self, settings: OptimiserSettings, values: Tensor, tensors: Mapping[str, Tensor]) -> None:
         self._weight = nn.Parameter(values)
-        self._optimiser: torch.optim.Optimizer
-        if settings.kind == "rmsprop":
-            self._optimiser = torch.optim.RMSprop(
-                [self._weight], lr=settings.lr, alpha=settings.decay, eps=settings.eps, momentum=settings.momentum
-            )
-        else:
-            self._optimiser = torch.optim.SGD([self._weight], lr=settings.lr, momentum=settings.momentum, fused=True)
-        if tensors:
-            self._optimiser.state[self._weight] = dict(tensors)
+        self._optimiser = torch.optim.RMSprop(
+            [self._weight], lr=settings.lr, alpha=settings.decay, eps=settings.eps, momentum=settings.momentum
+        )
+        self._optimiser.state[self._weight] = dict(tensors)
 
     def step(self, lr: float, grads: Tensor) -> None:
         self._weight.grad = grads
@@ -97,7 +114,13 @@ class _TorchOptimiser(VectorOptimiser):
         self._optimiser.step()
 
 
+KINDS: dict[str, type[_FusedAdam] | type[_FusedSGD] | type[_RMSprop]] = {
+    "adam": _FusedAdam,
+    "rmsprop": _RMSprop,
+    "sgd": _FusedSGD,
+}
+
+
 def make_optimiser(settings: OptimiserSettings, values: Tensor, tensors: Mapping[str, Tensor]) -> VectorOptimiser:
     """The optimiser that `settings` names, over `values`, continuing from the state in `tensors`."""
-    kind = _FusedAdam if settings.kind == "adam" else _TorchOptimiser
-    return kind(settings, values, tensors)
+    return KINDS[settings.kind](settings, values, tensors)

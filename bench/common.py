@@ -96,18 +96,26 @@ def train(python: str, settings: Mapping[str, Any], *, limit: float) -> dict[str
         start = time.perf_counter()
         process = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
         try:
-            try:
-                _, said = process.communicate(timeout=limit)
-            except subprocess.TimeoutExpired:
-                process.send_signal(signal.SIGINT)
-                _, said = process.communicate(timeout=STOP_PATIENCE)
-        finally:
-            process.kill()
+            _, said = process.communicate(timeout=limit)
+        except subprocess.TimeoutExpired:
+            said = _stop(process)
         wall = time.perf_counter() - start
         if process.returncode not in (0, STOPPED):
             raise BenchError(f"{shlex.join(words)} ended with {process.returncode}:\n{said[-2000:]}")
+        if not (out / "summary.json").exists():
+            raise BenchError(f"{shlex.join(words)} was stopped after {limit:g} s, before it had begun. Allow it more.")
         summary: dict[str, Any] = json.loads((out / "summary.json").read_text())
     return summary | {"wall_seconds": wall}
+
+
+def _stop(process: subprocess.Popen[str]) -> str:
+    """Ask it to stop, then insist. What it said."""
+    process.send_signal(signal.SIGINT)
+    try:
+        return process.communicate(timeout=STOP_PATIENCE)[1]
+    except subprocess.TimeoutExpired:
+        process.kill()
+        return process.communicate()[1]
 
 
 class Progress:

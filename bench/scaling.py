@@ -32,6 +32,7 @@ from common import (
     write,
 )
 
+TITLE = "What a second worker brings"
 SCHEMES: dict[str, dict[str, Any]] = {
     "hogwild": {"sync": "hogwild"},
     "locked": {"sync": "locked"},
@@ -108,8 +109,12 @@ def solve_all(said: argparse.Namespace) -> dict[str, dict[str, list[dict[str, An
     return found
 
 
+def solved_by_all(results: list[dict[str, Any]]) -> bool:
+    return all(result["status"] == "solved" for result in results)
+
+
 def solve_rows(scheme: str, found: dict[str, list[dict[str, Any]]]) -> list[list[str]]:
-    """Medians over the seeds. A run that is not solved counts with all its time, and the row says so."""
+    """Medians over the seeds. Where a run was not solved, its time says when it gave up: that is no speed-up."""
 
     def each_episode(results: list[dict[str, Any]]) -> float:
         return middle([result["seconds"] / max(result["episodes"], 1) for result in results])
@@ -118,6 +123,7 @@ def solve_rows(scheme: str, found: dict[str, list[dict[str, Any]]]) -> list[list
     rows = []
     for workers, results in found.items():
         solved = sum(result["status"] == "solved" for result in results)
+        ratio = middle(column(alone, "seconds")) / middle(column(results, "seconds"))
         rows.append(
             [
                 scheme,
@@ -127,7 +133,7 @@ def solve_rows(scheme: str, found: dict[str, list[dict[str, Any]]]) -> list[list
                 number(middle(column(results, "seconds")), 1),
                 f"{each_episode(results) * 1000:.1f}",
                 f"{each_episode(alone) / each_episode(results):.2f}",
-                f"{middle(column(alone, 'seconds')) / middle(column(results, 'seconds')):.2f}",
+                number(ratio if solved_by_all(alone) and solved_by_all(results) else None, 2),
             ]
         )
     return rows
@@ -159,6 +165,7 @@ def main() -> None:
         table(head, [row for scheme, found in speed.items() for row in speed_rows(scheme, found)]),
     ]
     data: dict[str, Any] = {"settings": settings(said), "speed": speed}
+    write("scaling", TITLE, said.out, card, sections, data)
     if said.to_solve:
         data["to_solve"] = solve_all(said)
         head = [
@@ -173,7 +180,7 @@ def main() -> None:
         ]
         rows = [row for scheme, found in data["to_solve"].items() for row in solve_rows(scheme, found)]
         sections += ["## Until solved", f"{said.env}'s preset, medians of {said.seeds} seeds.", table(head, rows)]
-    write("scaling", "What a second worker brings", said.out, card, sections, data)
+        write("scaling", TITLE, said.out, card, sections, data)
 
 
 if __name__ == "__main__":

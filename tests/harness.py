@@ -74,11 +74,11 @@ class Segfault(Crash):
         os.kill(os.getpid(), signal.SIGSEGV)
 
 
-gym.register("Slow-v0", Slow)
-gym.register("SlowStart-v0", SlowStart)
-gym.register("Raises-v0", Crash, kwargs={"how": "raise", "at": 60})
-gym.register("Exits-v0", Crash, kwargs={"how": "exit", "at": 60})
-gym.register("Segfault-v0", Segfault, kwargs={"at": 60})
+gym.register("Slow-v0", "harness:Slow")
+gym.register("SlowStart-v0", "harness:SlowStart")
+gym.register("Raises-v0", "harness:Crash", kwargs={"how": "raise", "at": 60})
+gym.register("Exits-v0", "harness:Crash", kwargs={"how": "exit", "at": 60})
+gym.register("Segfault-v0", "harness:Segfault", kwargs={"at": 60})
 
 
 class Command:

@@ -33,7 +33,9 @@ from harness import (
 def _no_shared_memory_is_left() -> Iterator[None]:
     before = shared_memory()
     yield
-    until(lambda: shared_memory() <= before, "every named block and semaphore to go", 3.0)
+    made = shared_memory() - before
+    # Patiently, for others on this machine may have made some of them; theirs go too.
+    until(lambda: not made & shared_memory(), f"{made} to go from /dev/shm", 30.0)
 
 
 def resumed_inline(run: Path, more: int = 300) -> passel.Run:
@@ -70,8 +72,8 @@ class TestADeadWorker:
         assert result["status"] == "failed"
         assert result["steps"] == newest(run).step > 0
         assert result["checkpoint"] == f"run/checkpoints/{result['steps']}"
-        assert kinds(run) == ["started", "first step", "worker died", "checkpointed", "failed"]
-        died = rows(run / "events.jsonl")[2]
+        assert kinds(run) == ["started", "first step", "checkpointed", "worker died", "failed"]
+        died = rows(run / "events.jsonl")[-2]
         assert (died["worker"], died["cause"]) == (name, "killed by signal 9 (SIGKILL)")
         assert_whole(run)
         again = resumed_inline(run).summary

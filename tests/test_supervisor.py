@@ -23,6 +23,7 @@ from passel.interrupts import Interrupts
 from passel.place.base import Placement, WorkerDiedError
 from passel.place.board import COLUMNS, Command
 from passel.recipes.resolve import resolve_config
+from passel.run import checkpoint
 from passel.run.folder import RunFolder
 from passel.supervisor import History, Supervisor
 from passel.types import Episode, PasselError, Report
@@ -288,7 +289,7 @@ class TestTheEnd:
         def full(*args: Any) -> Path:
             raise PasselError("no space left on disk for the checkpoint")
 
-        monkeypatch.setattr(supervisor.checkpoint, "save", full)
+        monkeypatch.setattr(checkpoint, "save", full)
         with pytest.raises(PasselError, match="no space left on disk"):
             run.run([run.work()] * 3)
         assert summary(run.path)["status"] == "failed"
@@ -370,10 +371,14 @@ class TestReports:
         run.scores = iter([0.0])
         warm = run.work(updates=0)
 
-        def tick(line: Callable[[], None]) -> Callable[[], None]:
-            return lambda: (setattr(clock, "now", clock.now + 1.0), line())[0]
+        def a_second_later(line: Callable[[], None]) -> Callable[[], None]:
+            def done() -> None:
+                clock.now += 1.0
+                line()
 
-        run.run([tick(warm), tick(run.work())])
+            return done
+
+        run.run([a_second_later(warm), a_second_later(run.work())])
         phases = [report.phase for report in run.spectator.reports]
         assert list(dict.fromkeys(phases)) == ["warm-up", "train", "checkpoint", "evaluate", "finished"]
 

@@ -83,7 +83,7 @@ class Arena(Tensors):
     def __init__(self, specs: Specs, *, shared: bool = False) -> None:
         self.specs = dict(specs)
         self.shared = shared
-        _refuse_if_larger_than_memory(self.nbytes)
+        _refuse_if_larger_than_memory(self.nbytes, "shared memory" if shared else "memory")
         self._fd = _anonymous_file(self.nbytes) if shared else None
         self._map()
         self._close_with_arena()
@@ -161,12 +161,12 @@ def _anonymous_file(nbytes: int) -> int:
     return fd
 
 
-def _refuse_if_larger_than_memory(nbytes: int) -> None:
+def _refuse_if_larger_than_memory(nbytes: int, kind: str) -> None:
     import psutil
 
     available = psutil.virtual_memory().available
     if nbytes > 0.9 * available:
         raise PasselError(
-            f"the run needs {nbytes / 1e6:,.0f} MB of memory and {available / 1e6:,.0f} MB are free. "
+            f"the run needs {nbytes / 1e6:,.0f} MB of {kind} and {available / 1e6:,.0f} MB are free. "
             "Use a smaller --capacity or fewer --workers, or free some memory."
         )

@@ -7,8 +7,6 @@
 # The first Python on the path that will do; say `make PYTHON=...` to choose another.
 PYTHON ?= $(firstword $(foreach name,python3 python3.13 python3.12 python3.11,\
 	$(shell $(name) -c 'import sys; (3, 11) <= sys.version_info < (3, 14) and print("$(name)")' 2>/dev/null)))
-# PyPI's torch for Linux brings gigabytes of CUDA, so the build without it is asked for first. TORCH_INDEX= takes PyPI's.
-TORCH_INDEX ?= $(if $(filter Linux,$(shell uname -s)),https://download.pytorch.org/whl/cpu)
 ARGS ?=
 
 VENV := .venv
@@ -76,8 +74,7 @@ $(PEERS_INSTALLED): EXTRAS := box2d,fast,bench
 	@echo '*' > $*/.gitignore
 	@echo "Installing passel[$(EXTRAS)] into $* (some minutes the first time)"
 	@$*/bin/python -m pip install --quiet --upgrade pip
-	@$(if $(TORCH_INDEX),$*/bin/python -m pip install -qq --no-deps --retries 2 --index-url $(TORCH_INDEX) -c constraints.txt torch 2>/dev/null ||) \
-		$*/bin/python -m pip install --quiet --no-deps -c constraints.txt torch
+	@$*/bin/python -m pip install --quiet --no-deps -c constraints.txt torch
 	@$*/bin/python -m pip install --quiet -c constraints.txt -e '.[$(EXTRAS)]'
 	@touch $@
 	@echo "Installed: $$($*/bin/passel --version)"

@@ -12,7 +12,7 @@ from gymnasium.spaces import Box, Discrete
 from passel import evaluate as evaluate_module
 from passel.envs.make import describe
 from passel.envs.seeds import derive_seed
-from passel.evaluate import EvaluationStoppedError, play, summarise
+from passel.evaluation import EvaluationStoppedError, play, summarise
 from passel.types import Array, EnvSpec, Episode, Ints, PasselError
 
 

@@ -27,6 +27,8 @@ from harness import (
     summary,
     until,
 )
+from passel.types import Report
+from passel.view.terminal import QuietView
 
 
 @pytest.fixture(autouse=True)
@@ -219,6 +221,10 @@ class TestCtrlC:
         run = tmp_path / "run"
         with Command(tmp_path, "train", *TINY, *FOREVER, "--sync", "server", "--out", "run") as command:
             command.await_training(run)
+            with pytest.raises(
+                passel.PasselError, match=rf"run is in use by process {command.pid} on .*\. Stop it or wait"
+            ):
+                passel.resume(run, quiet=True)
             command.terminate()
             self.check(command)
             assert command.stderr == ""
@@ -226,6 +232,50 @@ class TestCtrlC:
         assert kinds(run) == ["started", "first step", "checkpointed", "stopped"]
         assert_whole(run)
         assert resumed_inline(run).summary.status == "finished"
+
+
+class Impatient(QuietView):
+    """A view that presses Ctrl-C, as often as it is told to, when it sees the first update."""
+
+    def __init__(self, times: int) -> None:
+        self.times = times
+
+    def report(self, report: Report) -> None:
+        while report.updates and self.times:
+            self.times -= 1
+            signal.raise_signal(signal.SIGINT)
+
+
+class TestCtrlCInOneProcess:
+    """The inline placement, and whoever calls passel.train from a notebook."""
+
+    def train(self, tmp_path: Path, times: int) -> passel.Run:
+        settings = {
+            "place": "inline",
+            "workers": 2,
+            "envs": 2,
+            "hidden": [8],
+            "batch": 8,
+            "warmup": 40,
+            "capacity": 400,
+        }
+        settings |= {"tensorboard": False, "backend": "gymnasium", "out": str(tmp_path / "run")}
+        return passel.train("CartPole-v1", view=Impatient(times), steps=10**9, **settings)
+
+    def test_once(self, tmp_path: Path) -> None:
+        before = signal.getsignal(signal.SIGINT)
+        run = self.train(tmp_path, times=1)
+        assert run.summary.status == "stopped"
+        assert newest(run.path).step == run.summary.steps
+        assert_whole(run.path)
+        assert signal.getsignal(signal.SIGINT) is before
+
+    def test_twice(self, tmp_path: Path) -> None:
+        before = signal.getsignal(signal.SIGINT)
+        with pytest.raises(KeyboardInterrupt):
+            self.train(tmp_path, times=2)
+        assert_whole(tmp_path / "run")
+        assert signal.getsignal(signal.SIGINT) is before
 
 
 class TestTheWholeTreeKilledWhileSaving:

@@ -38,8 +38,8 @@ ARROWS: dict[str, set[str]] = {
     "place": {"actor", "learner", "algos", "envs", "data", "sync", "nets", "maths", "run", *GROUND},
     "recipes": {"algos", "place", *GROUND},
     "policy": {"algos", "arena", "types"},
-    "evaluate": {"envs", "policy", "run", "types"},
-    "supervisor": {"place", "run", "view", "policy", "evaluate", "interrupts", *GROUND},
+    "evaluation": {"envs", "policy", "run", "types"},
+    "supervisor": {"place", "run", "view", "policy", "evaluation", "interrupts", *GROUND},
     "api": {
         "algos",
         "envs",
@@ -48,7 +48,7 @@ ARROWS: dict[str, set[str]] = {
         "run",
         "view",
         "policy",
-        "evaluate",
+        "evaluation",
         "interrupts",
         "supervisor",
         *GROUND,
@@ -181,7 +181,7 @@ def test_maths_and_nets_know_torch_and_python_and_nothing_else() -> None:
 
 def test_only_envs_and_those_who_take_one_from_the_user_know_gymnasium() -> None:
     knowing = {room_of(path) for path in FILES if any(module.split(".")[0] == "gymnasium" for module in imported(path))}
-    assert knowing <= {"envs", "testing", "place", "api", "evaluate", "view"}
+    assert knowing <= {"envs", "testing", "place", "api", "evaluation", "view"}
 
 
 @pytest.mark.parametrize(("package", "home"), OPTIONAL.items())

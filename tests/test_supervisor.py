@@ -18,7 +18,7 @@ from harness import assert_whole, kinds, newest, rows, summary
 from passel import supervisor
 from passel.api import make_plan
 from passel.arena import Arena
-from passel.evaluate import EvaluationStoppedError
+from passel.evaluation import EvaluationStoppedError
 from passel.interrupts import Interrupts
 from passel.place.base import Placement, WorkerDiedError
 from passel.place.board import COLUMNS, Command

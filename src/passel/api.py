@@ -17,7 +17,7 @@ from passel.algos import ALGORITHMS
 from passel.arena import Arena
 from passel.config import RunConfig, as_dict
 from passel.envs.make import describe
-from passel.evaluate import play, summarise
+from passel.evaluation import play, summarise
 from passel.interrupts import Interrupts
 from passel.place.base import Placement
 from passel.place.budget import threads_per_worker, usable_cores
@@ -52,6 +52,7 @@ class Run:
 
     @property
     def policy(self) -> Policy:
+        """The policy of the run's last checkpoint."""
         return load(self.path)
 
 

@@ -31,6 +31,7 @@ class Policy:
 
     @property
     def networks(self) -> dict[str, torch.nn.Module]:
+        """The policy's networks, by name."""
         return {name: flat.module for name, flat in self._algorithm.flats.items()}
 
     def act(self, obs: Any) -> int | Ints:

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from passel.arena import Arena
 from passel.clock import STAGES
-from passel.evaluate import EvaluationStoppedError, play, summarise
+from passel.evaluation import EvaluationStoppedError, play, summarise
 from passel.interrupts import Interrupts
 from passel.place.base import Placement, WorkerDiedError
 from passel.place.board import COLUMNS, State

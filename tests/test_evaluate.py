@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from gymnasium.spaces import Box, Discrete
 
-from passel import evaluate as evaluate_module
+from passel import evaluation
 from passel.envs.make import describe
 from passel.envs.seeds import derive_seed
 from passel.evaluation import EvaluationStoppedError, play, summarise
@@ -116,7 +116,7 @@ def test_copies_are_closed() -> None:
 
 
 def test_no_more_copies_than_fit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(evaluate_module, "AT_ONCE", 4)
+    monkeypatch.setattr(evaluation, "AT_ONCE", 4)
     policy = Constant()
     Geometric.closed = 0
     assert len(played(policy, 11)) == 11

@@ -11,9 +11,11 @@ import dataclasses
 import difflib
 import sys
 import time
+import tomllib
 import types
 import typing
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
@@ -52,6 +54,18 @@ def main(argv: Sequence[str] | None = None) -> int:
         return EXIT_INTERRUPTED
     except BrokenPipeError:
         return EXIT_FAILED
+
+
+def _needs_workers(arguments: list[str]) -> bool:
+    """Whether this command will start processes: known before anything is imported, so that they can start at once."""
+    if arguments[:1] not in (["train"], ["resume"]) or NO_WORKERS & set(arguments):
+        return False
+    files = [Path(a) / "config.toml" for a in arguments[1:2]] if arguments[0] == "resume" else []
+    files += [Path(after) for flag, after in pairwise(arguments) if flag == "--config"]
+    try:
+        return all(tomllib.loads(file.read_text()).get("place") != "inline" for file in files)
+    except (OSError, ValueError):
+        return False  # there is an error to come that needs no workers
 
 
 def _dispatch(arguments: list[str], began: float) -> int:

@@ -42,9 +42,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     began = time.perf_counter()
     arguments = list(sys.argv[1:] if argv is None else argv)
     try:
-        if arguments[:1] in (["train"], ["resume"]) and not {"-h", "--help", "inline", "--place=inline"} & set(
-            arguments
-        ):
+        if _needs_workers(arguments):
             from passel.place.forkserver import warm_up
 
             warm_up()

@@ -262,9 +262,7 @@ def kill_at_random(folder: Path, fresh: int, resumed: int) -> None:
     OPENBLAS_NUM_THREADS=1, because numpy's library starts some when it is loaded).
     """
     from passel.cli import main
-    from passel.place import forkserver
 
-    forkserver.warm_up = lambda: None  # `resume` cannot know yet that the run is inline
     dice = random.Random(1)
     saving = ["--place", "inline", "--checkpoint-every", "1", "--keep-checkpoints", "1", "--quiet"]
 

@@ -34,8 +34,7 @@ def told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureF
     """`passel ...` in this process and an empty folder: its code, and what it printed."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "120")
-    # `resume` cannot know yet that the run is inline, and would start a server for the processes of this test session.
-    monkeypatch.setattr("passel.place.forkserver.warm_up", lambda: None)
+    monkeypatch.setattr("passel.place.forkserver.warm_up", lambda: pytest.fail("nothing here needs processes"))
 
     def run(*arguments: str) -> Said:
         try:

@@ -35,7 +35,8 @@ class DQNConfig:
 
     hidden: tuple[int, ...] = option((128, 128), "Widths of the hidden layers.")
     lr: float = option(1e-3, "Learning rate.")
-    lr_end: float | None = option(None, "Learning rate at the last step, reached in a straight line; none: constant.")
+    lr_end: float | None = option(None, "Learning rate in the end, reached in a straight line; none: constant.")
+    lr_steps: int = option(0, "Steps over which the learning rate falls to --lr-end; 0 means all of them.")
     optimizer: Literal["adam", "rmsprop", "sgd"] = option("adam", "Which of torch's optimisers.")
     optimizer_eps: float = option(1e-8, "The optimiser's epsilon (adam, rmsprop).")
     momentum: float = option(0.0, "Momentum (rmsprop, sgd).")
@@ -123,9 +124,9 @@ class DQN(Algorithm):
         return Loss({"q": weighted_huber(value, target, batch.weight, self._config.huber)}, self._td_abs(target))
 
     def _targets(self, batch: Batch) -> Tensor:
-        q_t = self._target(batch.next_obs)
+        q_t = self._target.forward(batch.next_obs)
         if self._config.double:
-            return double_q_learning_target(batch.reward, batch.discount, q_t, self._online(batch.next_obs))
+            return double_q_learning_target(batch.reward, batch.discount, q_t, self._online.forward(batch.next_obs))
         return q_learning_target(batch.reward, batch.discount, q_t)
 
     def _recorded_loss(self, batch: Batch, target: Tensor) -> Loss:

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 Tape = list[Tensor]
 
@@ -43,7 +44,7 @@ class Perceptron(nn.Module):
         last = len(self._weights) - 1
         for number, (weight, bias) in enumerate(self._weights):
             tape.append(x)
-            x = torch.addmm(bias, x, weight.t())
+            x = functional.linear(x, weight, bias)
             if number < last or not self._open_end:
                 x.relu_()
         tape.append(x)

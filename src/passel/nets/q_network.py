@@ -23,18 +23,17 @@ class QNetwork(nn.Module):
         outputs = n_actions + 1 if dueling else n_actions
         self.perceptron = Perceptron(self.torso.features, [*hidden, outputs], open_end=True)
         self.dueling = dueling
-
-    @property
-    def can_record(self) -> bool:
-        """Whether the gradient can be had without autograd: there are no convolutions."""
-        return isinstance(self.torso, VectorTorso)
+        #: Whether the gradient can be had without autograd: there are no convolutions.
+        self.can_record = isinstance(self.torso, VectorTorso)
 
     def forward(self, obs: Tensor) -> Tensor:
+        if self.can_record and not torch.is_grad_enabled():
+            return self.record(obs)[0]
         return self._combine(self.perceptron(self.torso(obs)))
 
     def record(self, obs: Tensor) -> tuple[Tensor, Tape]:
         """As forward, and what `recorded_loss` needs. Call it without gradients."""
-        output, tape = self.perceptron.record(self.torso(obs))
+        output, tape = self.perceptron.record(self.torso.forward(obs))  # past Module.__call__, which costs as much
         return self._combine(output), tape
 
     def recorded_loss(self, value: Tensor, tape: Tape, q_grad: Tensor) -> RecordedLoss:

@@ -217,7 +217,8 @@ class Plan:
     def lr(self, step: int) -> float:
         """The learning rate when all workers together have taken `step` steps."""
         first, last = self.numbers.lr, self.numbers.lr_end
-        return float(first if last is None else linear(first, last, step, self.config.steps))
+        over = self.numbers.lr_steps or self.config.steps
+        return float(first if last is None else linear(first, last, step, over))
 
 
 def _blank(specs: dict[str, Spec]) -> Tensors:

@@ -67,12 +67,15 @@ def _refuse_without_effect(said: Mapping[str, Any], config: RunConfig, numbers: 
             "--transport distributed has no effect under --place inline, which is one process. "
             "Use --place processes, or leave it out."
         )
+    if numbers.lr_steps and numbers.lr_end is None:
+        raise PasselError("--lr-steps has no effect without --lr-end. Add --lr-end, or leave it out.")
     if numbers.optimizer == "adam" and numbers.momentum:
         raise PasselError("--momentum has no effect on adam, which has its own. Use --optimizer sgd or rmsprop.")
 
 
 def _check_ranges(config: RunConfig, numbers: Any) -> None:
     positive = ("envs", "shards", "sync_every", "steps", "checkpoint_every", "keep_checkpoints", "eval_episodes")
+    at_least_0 = ("lr_end", "lr_steps", "warmup", "epsilon_steps", "priority_alpha", "momentum")
     shares = ("gamma", "epsilon_start", "epsilon_end", "target_tau", "priority_beta")
     rules: list[tuple[Any, tuple[str, ...], Callable[[Any], bool], str]] = [
         (config, ("workers", *positive), lambda v: v >= 1, "at least 1"),
@@ -84,7 +87,12 @@ def _check_ranges(config: RunConfig, numbers: Any) -> None:
             lambda v: v > 0,
             "more than 0",
         ),
-        (numbers, ("lr_end", "warmup", "epsilon_steps", "priority_alpha", "momentum"), lambda v: v >= 0, "0 or more"),
+        (
+            numbers,
+            ("lr_end", "lr_steps", "warmup", "epsilon_steps", "priority_alpha", "momentum"),
+            lambda v: v >= 0,
+            "0 or more",
+        ),
         (
             numbers,
             shares,

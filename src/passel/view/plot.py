@@ -26,6 +26,9 @@ STAGE_COLOURS = {
     "learn": "#0072B2",
     "wait": "#D55E00",
     "copy": "#F0E442",
+    "apply": "#E69F00",
+    "store": "#117733",
+    "idle": "#DDDDDD",
     "other": "#BBBBBB",
 }
 LINES = ("-", "--", "-.", ":")  # beyond eight runs the colours repeat, and the dashes do not

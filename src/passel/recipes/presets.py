@@ -1,4 +1,4 @@
-"""Settings that were found by search for one environment, and the study that found them: bench/presets.py, results in bench/results.
+"""Settings that were found by search for one environment. The study is bench/presets.py, its tables are in bench/results.
 
 A preset stands between an algorithm's defaults and what the user says: a configuration file and flags override it.
 """

@@ -67,7 +67,7 @@ def _refuse_without_effect(said: Mapping[str, Any], config: RunConfig, numbers: 
             "--transport distributed has no effect under --place inline, which is one process. "
             "Use --place processes, or leave it out."
         )
-    if numbers.lr_steps and numbers.lr_end is None:
+    if said.get("lr_steps") and said.get("lr_end") is None and numbers.lr_end is None:
         raise PasselError("--lr-steps has no effect without --lr-end. Add --lr-end, or leave it out.")
     if numbers.optimizer == "adam" and numbers.momentum:
         raise PasselError("--momentum has no effect on adam, which has its own. Use --optimizer sgd or rmsprop.")
@@ -87,12 +87,7 @@ def _check_ranges(config: RunConfig, numbers: Any) -> None:
             lambda v: v > 0,
             "more than 0",
         ),
-        (
-            numbers,
-            ("lr_end", "lr_steps", "warmup", "epsilon_steps", "priority_alpha", "momentum"),
-            lambda v: v >= 0,
-            "0 or more",
-        ),
+        (numbers, at_least_0, lambda v: v >= 0, "0 or more"),
         (
             numbers,
             shares,

@@ -22,9 +22,9 @@ from multiprocessing import connection
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
-import cloudpickle
+from gymnasium.vector.utils import CloudpickleWrapper
 
 from passel.arena import Arena
 from passel.place.base import Placement, WorkerDiedError
@@ -37,22 +37,6 @@ from passel.types import PasselError
 START_PATIENCE = 120.0  # seconds; building environments may be slow
 PAUSE_PATIENCE = 120.0  # seconds; one step of a slow environment
 STOP_PATIENCE = 3.0
-
-
-class ByValue:
-    """Sends a plan to a process of ours together with any function in it: an environment may be a lambda of a script
-    that the workers never import.
-    """
-
-    def __init__(self, content: Plan) -> None:
-        self.content = content
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _unpack, (cloudpickle.dumps(self.content),)
-
-
-def _unpack(content: bytes) -> ByValue:
-    return ByValue(cloudpickle.loads(content))
 
 
 class ProcessKit:
@@ -90,7 +74,8 @@ class Processes(Placement):
         self._children: list[Child] = []
         self._folder = tempfile.TemporaryDirectory(prefix="passel-")
         links = self.plan.links(ProcessKit(self._folder.name))
-        plan = ByValue(self.plan)
+        # By value, functions and all: an environment may be a lambda of a script that the workers never import.
+        plan = CloudpickleWrapper(cast(Any, self.plan))
         shards = [(name, i) for name, scheme in self.plan.schemes.items() for i in range(scheme.server_count)]
         for number, (name, index) in enumerate(shards):
             self._spawn(f"shard {number}", serve, plan, self.arena, links, number, name, index)
@@ -174,7 +159,7 @@ def _describe_exit(code: int | None) -> str:
     return f"it ended with exit code {code}, without a word"
 
 
-def _main(target: Callable[..., None], errors: Connection, plan: ByValue, *args: Any) -> None:
+def _main(target: Callable[..., None], errors: Connection, wrapped: CloudpickleWrapper, *args: Any) -> None:
     """The first function of every child: set it up, run it, and say why it ended if it should not have.
 
     Runs in: the child.
@@ -184,9 +169,10 @@ def _main(target: Callable[..., None], errors: Connection, plan: ByValue, *args:
     _end_with_parent()
     import torch
 
-    torch.set_num_threads(plan.content.threads)
+    plan = cast(Plan, wrapped.fn)
+    torch.set_num_threads(plan.threads)
     try:
-        target(plan.content, *args)
+        target(plan, *args)
     except PasselError as error:
         errors.send(("user", str(error), ""))
         sys.exit(2)

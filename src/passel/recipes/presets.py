@@ -1,4 +1,4 @@
-"""Settings that were found by search for one environment. The study is bench/presets.py; its tables, bench/results.
+"""Settings that were found by search for one environment. How: bench/presets.py and bench/results.
 
 A preset stands between an algorithm's defaults and what the user says: a configuration file and flags override it.
 """
@@ -11,7 +11,7 @@ DEFAULT_STEPS = 500_000
 
 PRESETS: dict[tuple[str, str], dict[str, Any]] = {
     # A high learning rate that falls, and a target network that follows smoothly: the first learns to fly soon, the
-    # second lands reliably (see the study).
+    # second lands reliably (see bench/results/search_LunarLander-v3.md).
     ("dqn", "LunarLander-v3"): {
         "hidden": [64, 64],
         "batch": 128,

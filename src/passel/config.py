@@ -133,10 +133,6 @@ def read_toml(path: Path) -> dict[str, Any]:
     return flat
 
 
-def as_flags(cls: type[Any]) -> list[dataclasses.Field[Any]]:
-    return list(dataclasses.fields(cls))
-
-
 def as_dict(*configs: Any) -> dict[str, Any]:
     """Every field of the configs as plain values that TOML can hold."""
     merged: dict[str, Any] = {}

@@ -17,7 +17,7 @@ from typing import cast
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from common import Progress, alternating, machine, middle, number, parser, table, write
 from passel.arena import Arena
@@ -26,7 +26,7 @@ from passel.data.experience import ReplayExperience
 from passel.learner import Learner
 from passel.place.plan import Plan
 from passel.recipes.resolve import resolve_config
-from passel.types import Batch, EnvSpec
+from passel.types import Batch, EnvSpec, Floats
 
 SPEC = EnvSpec("LunarLander-v3", (8,), np.dtype("float32"), 4)
 SIZES = [([64, 64], 64), ([128, 128], 128), ([256, 256], 128)]
@@ -44,15 +44,15 @@ class OneBatch:
     def batch(self, steps_so_far: int) -> Batch:
         return self._batch
 
-    def feedback(self, batch: Batch, td_abs: Tensor | None) -> None:
+    def feedback(self, batch: Batch, td_abs: Floats | None) -> None:
         pass
 
 
 def random_batch(size: int) -> Batch:
-    made = torch.Generator().manual_seed(0)
-    obs, next_obs = torch.randn(2, size, 8, generator=made)
-    action = torch.randint(0, 4, (size,), generator=made)
-    return Batch(obs, action, torch.randn(size, generator=made), torch.full((size,), 0.99), next_obs)
+    rng = np.random.default_rng(0)
+    obs, next_obs = rng.standard_normal((2, size, 8), np.float32)
+    reward, discount = rng.standard_normal(size, np.float32), np.full(size, 0.99, np.float32)
+    return Batch(obs, rng.integers(0, 4, size), reward, discount, next_obs)
 
 
 class Passel:
@@ -83,11 +83,13 @@ def plain(module: nn.Module, batch: Batch, *, fused: bool | None) -> Update:
     """The update as a tutorial writes it."""
     target = copy.deepcopy(module)
     optimiser = torch.optim.Adam(module.parameters(), lr=LR, fused=fused)
+    fields = (batch.obs, batch.action, batch.reward, batch.discount, batch.next_obs)
+    obs, action, reward, discount, next_obs = map(torch.from_numpy, fields)
 
     def update() -> None:
         with torch.no_grad():
-            goal = batch.reward + batch.discount * target(batch.next_obs).max(dim=1).values
-        value = module(batch.obs).gather(1, batch.action[:, None]).squeeze(1)
+            goal = reward + discount * target(next_obs).max(dim=1).values
+        value = module(obs).gather(1, action[:, None]).squeeze(1)
         loss = nn.functional.smooth_l1_loss(value, goal)
         optimiser.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -67,14 +68,14 @@ class Learner:
 def explain(error: NonFiniteError, networks: Iterable[nn.Module], batch: Batch) -> str:
     """Where the first number that is none came from: the data, a weight, or the output of a layer."""
     cure = "Train again with a smaller --lr or --max-grad-norm; what was learnt until then is kept."
-    for what, tensor in (("observations", batch.obs), ("observations", batch.next_obs), ("rewards", batch.reward)):
-        if not torch.isfinite(tensor.float()).all():
+    for what, array in (("observations", batch.obs), ("observations", batch.next_obs), ("rewards", batch.reward)):
+        if not np.isfinite(array).all():
             return f"{error}: the environment's {what} hold NaN or infinity. Mend it, or clip what it returns."
     for module in networks:
         for name, weight in module.named_parameters():
             if not torch.isfinite(weight).all():
                 return f"{error}: the weights of layer {name} are no longer finite. {cure}"
-        layer = _first_layer_to_overflow(module, batch.obs)
+        layer = _first_layer_to_overflow(module, torch.from_numpy(batch.obs))
         if layer:
             return f"{error}: the output of layer {layer} is no longer finite. {cure}"
     return f"{error}: the targets are no longer finite. {cure}"
@@ -93,7 +94,7 @@ def _first_layer_to_overflow(module: nn.Module, obs: Tensor) -> str | None:
     handles = [
         layer.register_forward_hook(watch(name)) for name, layer in module.named_modules() if not list(layer.children())
     ]
-    module(obs)  # with gradients: without them a perceptron takes a short cut past the hooks
+    module(obs)
     for handle in handles:
         handle.remove()
     return found[0] if found else None

@@ -43,5 +43,5 @@ class Policy:
                 f"an observation of {self.spec.id} has shape {self.spec.obs_shape}, and this one has {array.shape}. "
                 "Give one observation or a batch [B, ...] of them."
             )
-        actions = self._algorithm.act_greedily(torch.from_numpy(array[None] if one else array)).numpy()
+        actions = self._algorithm.act_greedily(array[None] if one else array)
         return int(actions[0]) if one else actions

@@ -23,7 +23,7 @@ from passel.evaluation import EvaluationStoppedError, play, summarise
 from passel.interrupts import Interrupts
 from passel.place.base import Placement, WorkerDiedError
 from passel.place.board import COLUMNS, State
-from passel.place.budget import usable_cores
+from passel.place.budget import at_most, usable_cores
 from passel.place.plan import Plan
 from passel.policy import Policy
 from passel.run import checkpoint
@@ -250,25 +250,22 @@ class Supervisor:
         """Fresh greedy episodes with the vector as it stands; everybody must be at rest."""
         self._show("evaluate")
         seed = derive(self._plan.config.seed, "evaluation", self._board.steps)
-        before = torch.get_num_threads()
-        torch.set_num_threads(1)
 
         def go_on(ended: int) -> bool:
             return not self._interrupts.requested
 
         try:
-            played = play(
-                self.policy(),
-                self._plan.env,
-                self._plan.config.eval_episodes,
-                seed,
-                threads=usable_cores(),
-                progress=go_on,
-            )
+            with at_most(1):
+                played = play(
+                    self.policy(),
+                    self._plan.env,
+                    self._plan.config.eval_episodes,
+                    seed,
+                    threads=usable_cores(),
+                    progress=go_on,
+                )
         except EvaluationStoppedError:
             return None
-        finally:
-            torch.set_num_threads(before)
         result = summarise(played)
         self._history.eval = vars(result) | {}
         return result

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 Array = NDArray[Any]
 Floats = NDArray[np.float32]
@@ -90,15 +87,15 @@ class Transitions:
 
 @dataclass(frozen=True)
 class Batch:
-    """A sample of transitions as tensors [B, ...]; `index` and `weight` are set by a prioritised memory."""
+    """A sample of transitions, [B, ...] each; `index` and `weight` are set by a prioritised memory."""
 
-    obs: Tensor
-    action: Tensor
-    reward: Tensor
-    discount: Tensor
-    next_obs: Tensor
+    obs: Array
+    action: Array
+    reward: Floats
+    discount: Floats
+    next_obs: Array
     index: Ints | None = None
-    weight: Tensor | None = None
+    weight: Floats | None = None
 
 
 @dataclass(frozen=True)

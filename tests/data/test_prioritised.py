@@ -76,11 +76,11 @@ def test_weights_are_the_formula(numbered, td, beta, k) -> None:
     for batch in memory.sample_many(k, 8, np.random.default_rng(2), beta):
         assert batch.index is not None
         assert batch.weight is not None
-        weight = (len(td) * probability[batch.action.numpy()]) ** -beta
-        assert batch.weight.dtype == torch.float32
-        assert batch.weight.numpy() == pytest.approx(weight / weight.max(), rel=1e-5)
+        weight = (len(td) * probability[batch.action]) ** -beta
+        assert batch.weight.dtype == np.float32
+        assert batch.weight == pytest.approx(weight / weight.max(), rel=1e-5)
         assert batch.weight.max() == 1
-        assert (batch.index == batch.action.numpy()).all()
+        assert (batch.index == batch.action).all()
 
 
 def test_newcomers_get_the_largest_priority_so_far(numbered) -> None:
@@ -216,8 +216,8 @@ def test_a_copy_of_the_tensors_draws_the_same(numbered) -> None:
     for m in (memory, again):
         m.add(numbered(40, 5))
     first, second = (m.sample(128, np.random.default_rng(1), 0.4) for m in (memory, again))
-    assert torch.equal(first.obs, second.obs)
-    assert torch.equal(first.weight, second.weight)
+    assert (first.obs == second.obs).all()
+    assert (first.weight == second.weight).all()
     assert (first.index == second.index).all()
 
 

@@ -16,7 +16,7 @@ from passel.maths.q_learning import (
     q_learning_target,
     q_of_action,
     weighted_huber,
-    weighted_huber_slope,
+    weighted_huber_and_slope,
 )
 from passel.testing import oracles
 
@@ -45,6 +45,11 @@ def vectors(draw: Any, count: int) -> list[Tensor]:
     """`count` vectors [B] of one length."""
     size = draw(st.integers(1, 8))
     return [torch.tensor(draw(st.lists(numbers, min_size=size, max_size=size))) for _ in range(count)]
+
+
+def arrays(function: Any) -> Any:
+    """The same function, of numpy's arrays instead of tensors."""
+    return lambda *tensors: function(*(tensor.numpy() for tensor in tensors))
 
 
 def first_column(matrix: Tensor) -> Tensor:
@@ -86,6 +91,20 @@ def test_the_two_targets_agree_where_one_network_does_both(made: list[Tensor]) -
     assert torch.equal(double, q_learning_target(r_t, discount_t, q_t))
 
 
+@given(matrices(3), st.data())
+def test_arrays_and_tensors_give_the_same_numbers(made: list[Tensor], data: Any) -> None:
+    q_t, selector, other = made
+    r_t, discount_t = first_column(other), first_column(other).abs() / 100
+    actions = data.draw(st.lists(st.integers(0, q_t.shape[1] - 1), min_size=len(q_t), max_size=len(q_t)))
+    for function, given_ in (
+        (q_learning_target, (r_t, discount_t, q_t)),
+        (double_q_learning_target, (r_t, discount_t, q_t, selector)),
+        (q_of_action, (q_t, torch.tensor(actions))),
+        (dueling, (other[:, :1], q_t)),
+    ):
+        torch.testing.assert_close(torch.from_numpy(arrays(function)(*given_)), function(*given_), rtol=1e-5, atol=1e-4)
+
+
 def test_termination_is_a_discount_of_zero() -> None:
     r_t, q_t = torch.tensor([1.0, 1.0]), torch.tensor([[50.0, 70.0], [50.0, 70.0]])
     assert q_learning_target(r_t, torch.tensor([0.0, 0.5]), q_t).tolist() == [1.0, 36.0]
@@ -110,7 +129,11 @@ def test_weighted_huber_and_its_gradient(made: list[Tensor], delta: float, weigh
     torch.testing.assert_close(loss.detach(), torch.tensor(oracles.weighted_huber(*given_)), **CLOSE)
     gradient = torch.tensor(oracles.weighted_huber_gradient(*given_))
     torch.testing.assert_close(value.grad, gradient, **CLOSE)
-    torch.testing.assert_close(weighted_huber_slope(value.detach(), target, weight, delta), gradient, **CLOSE)
+    number, slope = weighted_huber_and_slope(
+        value.detach().numpy(), target.numpy(), None if weight is None else weight.numpy(), delta
+    )
+    torch.testing.assert_close(torch.tensor(number), loss.detach(), rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(torch.from_numpy(slope), gradient, **CLOSE)
 
 
 @given(vectors(2), deltas)
@@ -150,8 +173,11 @@ def test_dueling_takes_the_state_value_as_the_mean_and_keeps_the_order_of_action
         (weighted_huber, [(3,), (4,)]),
         (weighted_huber, [(3,), (3,), (1,)]),
         (weighted_huber, [(3,), (3,), (3, 1)]),
-        (weighted_huber_slope, [(3,), (3, 1)]),
-        (weighted_huber_slope, [(3,), (3,), (1,)]),
+        (arrays(weighted_huber_and_slope), [(3,), (3, 1)]),
+        (arrays(weighted_huber_and_slope), [(3,), (3,), (1,)]),
+        (arrays(q_learning_target), [(3,), (4,), (3, 2)]),
+        (arrays(double_q_learning_target), [(3,), (3,), (3, 2), (3, 4)]),
+        (arrays(dueling), [(3,), (3, 2)]),
         (dueling, [(3,), (3, 2)]),
         (dueling, [(3, 2), (3, 2)]),
     ],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -35,11 +36,9 @@ def test_recorded_equals_autograd(widths: list[int], inputs: int, batch: int, op
     flat.backward((network(x) * output_grad).sum())
     expected, before = flat.grads.clone(), x.clone()
     flat.grads.fill_(float("nan"))
-    with torch.no_grad():
-        output, tape = network.record(x)
-        torch.testing.assert_close(network(x), output)
-    torch.testing.assert_close(output, network(x).detach(), **TOLERANCE)
-    network.backward(tape, output_grad)
+    output, tape = network.record(x.numpy())
+    torch.testing.assert_close(torch.from_numpy(output), network(x).detach(), **TOLERANCE)
+    network.backward(tape, output_grad.numpy())
     torch.testing.assert_close(flat.grads, expected, **TOLERANCE)
     assert torch.equal(x, before)
 
@@ -53,9 +52,8 @@ def test_a_recorded_loss_of_a_q_network_equals_autograd(dueling: bool, hidden: t
     loss = (network(x) * q_grad).sum()
     flat.backward(loss)
     expected = flat.grads.clone()
-    with torch.no_grad():
-        q, tape = network.record(x)
-    recorded = network.recorded_loss((q * q_grad).sum(), tape, q_grad)
+    q, tape = network.record(x.numpy())
+    recorded = network.recorded_loss(float((q * q_grad.numpy()).sum()), tape, q_grad.numpy())
     assert recorded.item() == pytest.approx(loss.item(), rel=1e-5)
     flat.grads.fill_(float("nan"))
     flat.backward(recorded)
@@ -67,9 +65,8 @@ def test_two_recorded_backward_passes_do_not_add_up() -> None:
     flat, x, q_grad = Flat(network), torch.randn(6, 3), torch.randn(6, 4)
     seen = []
     for _ in range(2):
-        with torch.no_grad():
-            q, tape = network.record(x)
-        flat.backward(network.recorded_loss(q.sum(), tape, q_grad.clone()))
+        q, tape = network.record(x.numpy())
+        flat.backward(network.recorded_loss(q.sum(), tape, q_grad.numpy()))
         seen.append(flat.grads.clone())
     assert torch.equal(*seen)
 
@@ -78,12 +75,45 @@ def test_gradients_follow_the_vector_that_they_are_bound_to() -> None:
     network = QNetwork((3,), 2, (4,), dueling=False)
     flat = Flat(network)
     mail = torch.zeros(2, len(flat))
+    network.record(np.ones((6, 3), np.float32))  # as it was before
     flat.bind(grads=mail[1])
-    with torch.no_grad():
-        q, tape = network.record(torch.randn(6, 3))
-    flat.backward(network.recorded_loss(q.sum(), tape, torch.ones(6, 2)))
+    q, tape = network.record(np.ones((6, 3), np.float32))
+    flat.backward(network.recorded_loss(q.sum(), tape, np.ones((6, 2), np.float32)))
     assert mail[1].any()
     assert not mail[0].any()
+
+
+def test_values_follow_the_vector_that_they_are_bound_to() -> None:
+    network = QNetwork((3,), 2, (4,), dueling=False)
+    flat, obs = Flat(network), np.ones((5, 3), np.float32)
+    assert network.values(obs).any()
+    flat.bind(values=torch.zeros(len(flat)))
+    assert not network.values(obs).any()
+    flat.values.fill_(1.0)  # in place: no new binding is needed to see it
+    assert (network.values(obs) == 17).all()
+
+
+def test_an_output_is_the_callers_to_keep() -> None:
+    network = QNetwork((3,), 2, (4,), dueling=False)
+    first = network.values(np.ones((5, 3), np.float32))
+    before = first.copy()
+    network.values(np.full((5, 3), 7, np.float32))
+    assert (first == before).all()
+
+
+def test_many_batch_sizes_do_not_pile_up_buffers() -> None:
+    network = Perceptron(3, (4, 2))
+    for size in range(1, 100):
+        network.record(np.ones((size, 3), np.float32))
+    assert len(network._desks) <= 4
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.float64])
+def test_observations_of_any_kind_and_shape_are_flattened(dtype: type) -> None:
+    network = QNetwork((2, 3), 2, (4,), dueling=True)
+    obs = np.arange(24).reshape(4, 2, 3).astype(dtype)
+    expected = network(torch.from_numpy(obs)).detach()
+    torch.testing.assert_close(torch.from_numpy(network.values(obs)), expected, **TOLERANCE)
 
 
 def test_only_a_network_without_convolutions_can_record() -> None:

@@ -226,13 +226,15 @@ def test_a_frame_costs_little(make_report: MakeReport, make_worker: MakeWorker) 
     report = make_report(workers=tuple(make_worker(i) for i in range(16)))
     view.start("t", FACTS)
     view.report(report)
-    start = time.process_time()
+    costs = []
     for _ in range(20):
+        start = time.process_time()
         view.report(report)
-    cost = (time.process_time() - start) / 20
+        costs.append(time.process_time() - start)
     view.stop()
-    # Four frames a second of at most 25 ms are a tenth of a core, on a slow and crowded machine; usually it is 2 %.
-    assert cost < 0.025
+    # The cheapest frame is the frame; a crowded machine makes any of the others dearer. Four a second of 25 ms each
+    # would be a tenth of a core; usually it is 2 %.
+    assert min(costs) < 0.025
 
 
 def test_plain_prints_first_and_last_and_at_most_one_line_in_five_seconds(make_report: MakeReport) -> None:

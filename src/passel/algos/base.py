@@ -16,7 +16,7 @@ from torch import Tensor
 from passel.arena import Spec, Tensors
 from passel.nets.flat import Flat
 from passel.nets.perceptron import RecordedLoss
-from passel.types import Array, Batch, EnvSpec, Ints
+from passel.types import Array, Batch, EnvSpec, Floats, Ints
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class Loss:
     """One loss for each network, and what the memory wants to know of it."""
 
     losses: Mapping[str, Tensor | RecordedLoss]
-    td_abs: Tensor | None = None
+    td_abs: Floats | None = None
 
 
 class Algorithm(ABC):
@@ -58,7 +58,7 @@ class Algorithm(ABC):
         """What to do, exploration included, when all workers together have taken `step` steps."""
 
     @abstractmethod
-    def act_greedily(self, obs: Tensor) -> Tensor:
+    def act_greedily(self, obs: Array) -> Ints:
         """What to do when it counts: [B, ...] -> [B]."""
 
     @abstractmethod

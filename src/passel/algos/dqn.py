@@ -20,13 +20,15 @@ from passel.maths.q_learning import (
     double_q_learning_target,
     q_learning_target,
     q_of_action,
+    rows_of,
     weighted_huber,
-    weighted_huber_slope,
+    weighted_huber_and_slope,
 )
 from passel.maths.schedules import linear
 from passel.nets.flat import Flat
+from passel.nets.perceptron import RecordedLoss
 from passel.nets.q_network import QNetwork
-from passel.types import Array, Batch, EnvSpec, Ints
+from passel.types import Array, Batch, EnvSpec, Floats, Ints
 
 
 @dataclass(frozen=True)
@@ -84,20 +86,18 @@ class DQN(Algorithm):
         self._target_flat.bind(values=tensors["target"])
         self._refreshes = tensors["refreshes"]
         self.flats = {"q": Flat(self._online)}
-        self._last_q: Tensor | None = None
+        self._last_q: Floats | None = None
 
     def act(self, obs: Array, step: int, rng: np.random.Generator) -> Ints:
         epsilon = self.epsilon(step)
         explored = rng.integers(0, self._n_actions, len(obs))
         if epsilon >= 1:
             return explored
-        greedy = self.act_greedily(torch.from_numpy(obs)).numpy()
-        return np.where(rng.random(len(obs)) < epsilon, explored, greedy)
+        return np.where(rng.random(len(obs)) < epsilon, explored, self.act_greedily(obs))
 
-    def act_greedily(self, obs: Tensor) -> Tensor:
-        with torch.no_grad():
-            actions: Tensor = self._online(obs).argmax(dim=1)
-        return actions
+    def act_greedily(self, obs: Array) -> Ints:
+        best: Ints = self._online.values(obs).argmax(1)
+        return best
 
     def epsilon(self, step: int) -> float:
         config = self._config
@@ -115,36 +115,37 @@ class DQN(Algorithm):
         self._refreshes.fill_(due)
 
     def loss(self, batch: Batch) -> Loss:
-        with torch.no_grad():
-            target = self._targets(batch)
-            if self._online.can_record:
-                return self._recorded_loss(batch, target)
-        value = q_of_action(self._online(batch.obs), batch.action)
-        self._last_q = value.detach()
-        return Loss({"q": weighted_huber(value, target, batch.weight, self._config.huber)}, self._td_abs(target))
+        loss = self._recorded_loss if self._online.can_record else self._autograd_loss
+        return loss(batch, self._targets(batch))
 
-    def _targets(self, batch: Batch) -> Tensor:
-        q_t = self._target.forward(batch.next_obs)
+    def _targets(self, batch: Batch) -> Floats:
+        q_t = self._target.values(batch.next_obs)
         if self._config.double:
-            return double_q_learning_target(batch.reward, batch.discount, q_t, self._online.forward(batch.next_obs))
+            return double_q_learning_target(batch.reward, batch.discount, q_t, self._online.values(batch.next_obs))
         return q_learning_target(batch.reward, batch.discount, q_t)
 
-    def _recorded_loss(self, batch: Batch, target: Tensor) -> Loss:
-        """The same loss with its gradient in closed form: only the taken action's value has a slope."""
-        q_tm1, tape = self._online.record(batch.obs)
-        self._last_q = value = q_of_action(q_tm1, batch.action)
-        loss = weighted_huber(value, target, batch.weight, self._config.huber)
-        slope = weighted_huber_slope(value, target, batch.weight, self._config.huber)
-        q_grad = torch.zeros_like(q_tm1).scatter_(1, batch.action.unsqueeze(1), slope.unsqueeze(1))
-        return Loss({"q": self._online.recorded_loss(loss, tape, q_grad)}, self._td_abs(target))
+    def _autograd_loss(self, batch: Batch, target: Floats) -> Loss:
+        value = q_of_action(self._online(torch.from_numpy(batch.obs)), torch.from_numpy(batch.action))
+        weight = None if batch.weight is None else torch.from_numpy(batch.weight)
+        loss = weighted_huber(value, torch.from_numpy(target), weight, self._config.huber)
+        return self._told(loss, value.detach().numpy(), target)
 
-    def _td_abs(self, target: Tensor) -> Tensor | None:
-        """How surprising each transition was, if the memory wants to know."""
-        assert self._last_q is not None
-        return (target - self._last_q).abs() if self._config.prioritized else None
+    def _recorded_loss(self, batch: Batch, target: Floats) -> Loss:
+        """The same with its gradient in closed form: only the taken action's value has a slope."""
+        q_tm1, tape = self._online.record(batch.obs)
+        value = q_of_action(q_tm1, batch.action)
+        loss, slope = weighted_huber_and_slope(value, target, batch.weight, self._config.huber)
+        q_grad = np.zeros_like(q_tm1)
+        q_grad[rows_of(q_grad), batch.action] = slope
+        return self._told(self._online.recorded_loss(loss, tape, q_grad), value, target)
+
+    def _told(self, loss: Tensor | RecordedLoss, value: Floats, target: Floats) -> Loss:
+        """With how surprising each transition was, if the memory wants to know."""
+        self._last_q = value
+        return Loss({"q": loss}, np.abs(target - value) if self._config.prioritized else None)
 
     def scalars(self, step: int) -> dict[str, float]:
-        q = {} if self._last_q is None else {"q_mean": self._last_q.mean().item()}
+        q = {} if self._last_q is None else {"q_mean": float(self._last_q.mean())}
         return {"epsilon": self.epsilon(step), **q}
 
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from passel.arena import Spec, cells
 from passel.data.memory import Memory
 from passel.data.nstep import NStep
-from passel.types import Array, Batch, Ints, Step
+from passel.types import Array, Batch, Floats, Ints, Step
 
 
 class ReplayExperience:
@@ -73,9 +73,9 @@ class ReplayExperience:
             self._ahead = self._memory.sample_many(max(owed, 1), self._batch, self._rng)
         return self._ahead.pop()
 
-    def feedback(self, batch: Batch, td_abs: Tensor | None) -> None:
+    def feedback(self, batch: Batch, td_abs: Floats | None) -> None:
         if batch.index is not None and td_abs is not None:
-            self._memory.update_priorities(batch.index, td_abs.numpy())
+            self._memory.update_priorities(batch.index, td_abs)
 
     def park(self) -> None:
         """Forget what was drawn ahead, so that a run that is resumed here and one that goes on draw the same."""

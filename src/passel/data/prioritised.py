@@ -131,7 +131,7 @@ class PrioritisedReplay:
             fetched = ring.gather(stripe * ring.stripe + slot)
             drawn = tree.leaves[leaf].reshape(k, n)
         weight = ((drawn.min(axis=1, keepdims=True) / drawn) ** beta).astype(np.float32)
-        return ring.batch(fetched, count * ring.writers + stripe, torch.from_numpy(weight.ravel()))
+        return ring.batch(fetched, count * ring.writers + stripe, weight.ravel())
 
     def _leaves(self, stripe: Ints | int, count: Ints) -> Ints:
         return stripe * self._tree.stride + count % self._ring.stripe

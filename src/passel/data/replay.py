@@ -84,10 +84,11 @@ def _uniform(total: int, n: int, rng: np.random.Generator) -> Ints:
 def split(batch: Batch, k: int) -> list[Batch]:
     """The batch in `k` equal parts: views, no copies."""
     fields = (batch.obs, batch.action, batch.reward, batch.discount, batch.next_obs)
-    indices = [None] * k if batch.index is None else batch.index.reshape(k, -1)
+    indices = [None] * k if batch.index is None else _parts(batch.index, k)
     weights = [None] * k if batch.weight is None else _parts(batch.weight, k)
     return [Batch(*part) for part in zip(*(_parts(field, k) for field in fields), indices, weights, strict=True)]
 
 
-def _parts(field: Tensor, k: int) -> tuple[Tensor, ...]:
-    return field.view(k, len(field) // k, *field.shape[1:]).unbind(0)
+def _parts(field: Array, k: int) -> list[Array]:
+    size = len(field) // k
+    return [field[start : start + size] for start in range(0, len(field), size)]

@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 from passel.arena import Spec
-from passel.types import Array, Batch, Bools, Ints, PasselError, Transitions
+from passel.types import Array, Batch, Bools, Floats, Ints, PasselError, Transitions
 
 #: Above this, a float32 no longer holds every integer, and an action would be stored as its neighbour.
 LARGEST_ACTION = 2**24
@@ -184,25 +184,24 @@ class Ring:
             return Fetched(rows, None, None)
         return Fetched(rows, self.obs.take(slots, axis=0), self.next_obs.take(slots, axis=0))
 
-    def batch(self, fetched: Fetched, index: Ints | None = None, weight: Tensor | None = None) -> Batch:
-        """The fetched rows as tensors: views of columns, except for the action, which becomes an integer."""
+    def batch(self, fetched: Fetched, index: Ints | None = None, weight: Floats | None = None) -> Batch:
+        """The fetched rows by name: views of columns, except for the action, which becomes an integer."""
         rows, size = fetched.rows, self.obs_size
         scalars = rows[:, -3:]
         obs = rows[:, :size] if fetched.obs is None else fetched.obs
         next_obs = rows[:, size : 2 * size] if fetched.next_obs is None else fetched.next_obs
         return Batch(
             obs=self._shaped(obs),
-            action=torch.from_numpy(scalars[:, ACTION].astype(np.int64)),
-            reward=torch.from_numpy(scalars[:, REWARD]),
-            discount=torch.from_numpy(scalars[:, DISCOUNT]),
+            action=scalars[:, ACTION].astype(np.int64),
+            reward=scalars[:, REWARD],
+            discount=scalars[:, DISCOUNT],
             next_obs=self._shaped(next_obs),
             index=index,
             weight=weight,
         )
 
-    def _shaped(self, flat: Array) -> Tensor:
-        tensor = torch.from_numpy(flat)
-        return tensor if len(self.obs_shape) == 1 else tensor.view(len(flat), *self.obs_shape)
+    def _shaped(self, flat: Array) -> Array:
+        return flat if len(self.obs_shape) == 1 else flat.reshape(len(flat), *self.obs_shape)
 
     def check_valid(self) -> None:
         """Raise AssertionError, with the reason, where a rule of the ring is broken."""

@@ -1,22 +1,24 @@
 """A perceptron that can differentiate itself.
 
-Autograd's bookkeeping costs more than the arithmetic of a small network: for two hidden layers of 64 and a batch of 64,
-forward and backward take twice as long through the autograd engine as the matrix products themselves. A stack of linear
-layers and ReLUs has a backward pass of four lines, so it is written out here; everything else may use autograd as
-ever, and `tests/nets` holds the two to the same gradients.
+Small networks spend their time between the matrix products, not in them. For two hidden layers of 64 and a batch of 64
+the arithmetic of an update takes 80 µs; autograd's bookkeeping and torch's dispatcher make 900 of it. A stack of linear
+layers and ReLUs has a backward pass of four lines, so it is written out here, as calls of numpy into BLAS on buffers
+that are made once (bench/results/update_cost.md has the figures). Everything else may use `forward` and autograd as
+ever; `tests/nets` holds the two to the same gradients.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-import torch
+import numpy as np
 from torch import Tensor, nn
-from torch.nn import functional
 
-Tape = list[Tensor]
+from passel.maths.shapes import Floats, like_torch
 
-_relu_backward = torch.ops.aten.threshold_backward.grad_input
+Tape = list[Floats]
+
+_DESKS = 4  # batch sizes whose buffers are kept: to act, to learn, to evaluate, and one more
 
 
 class Perceptron(nn.Module):
@@ -30,42 +32,101 @@ class Perceptron(nn.Module):
             inputs = width
         self.layers = nn.Sequential(*(layers[:-1] if open_end else layers))
         self.outputs = inputs
-        linear = [layer for layer in layers if isinstance(layer, nn.Linear)]
-        self._weights = [(layer.weight, layer.bias) for layer in linear]
+        self._linear = [layer for layer in layers if isinstance(layer, nn.Linear)]
+        self._first = (self._linear[0].weight,)  # in a tuple, past Module.__getattr__
         self._open_end = open_end
+        self._wires: list[_Wire] = []
+        self._wired_to: tuple[int, int] = (0, 0)
+        self._desks: dict[int, list[_Desk]] = {}
 
     def forward(self, x: Tensor) -> Tensor:
-        y: Tensor = self.layers(x) if torch.is_grad_enabled() else self.record(x)[0]
+        y: Tensor = self.layers(x)
         return y
 
-    def record(self, x: Tensor) -> tuple[Tensor, Tape]:
-        """The output, and what `backward` needs: the input of every layer. Call it without gradients."""
-        tape = []
-        last = len(self._weights) - 1
-        for number, (weight, bias) in enumerate(self._weights):
+    @like_torch
+    def record(self, x: Floats) -> tuple[Floats, Tape]:
+        """The output, and what `backward` needs: the input of every layer, and the output.
+
+        The output is the caller's. The rest of the tape lies in buffers that the next `record` of as many rows uses
+        again, so call `backward` first.
+        """
+        *hidden, last = self._wire()
+        tape = [x]
+        for wire, desk in zip(hidden, self._desk(len(x)), strict=True):
+            x = wire.apply(x, desk.output)
+            np.maximum(x, 0, out=x)
             tape.append(x)
-            x = functional.linear(x, weight, bias)
-            if number < last or not self._open_end:
-                x.relu_()
+        x = last.apply(x, None)
+        if not self._open_end:
+            np.maximum(x, 0, out=x)
         tape.append(x)
         return x, tape
 
-    @torch.no_grad()
-    def backward(self, tape: Tape, output_grad: Tensor) -> None:
+    @like_torch
+    def backward(self, tape: Tape, output_grad: Floats) -> None:
         """Write the gradient of every weight to its `.grad`, in place of what was there.
 
         For y = x W^T + b and z = relu(y):  dy = dz * [z > 0],  dW = dy^T x,  db = sum dy,  dx = dy W
         """
-        delta = output_grad
-        last = len(self._weights) - 1
-        for number in range(last, -1, -1):
-            if number < last or not self._open_end:
-                _relu_backward(delta, tape[number + 1], 0, grad_input=delta)
-            weight, bias = self._weights[number]
-            torch.mm(delta.t(), tape[number], out=weight.grad)
-            torch.sum(delta, 0, out=bias.grad)
+        wires, desks = self._wire(), self._desk(len(output_grad))
+        delta = output_grad if self._open_end else output_grad * (tape[-1] > 0)
+        for number in range(len(wires) - 1, -1, -1):
+            wires[number].write_gradient(tape[number], delta)
             if number:
-                delta = torch.mm(delta, weight)
+                desk = desks[number - 1]
+                np.matmul(delta, wires[number].weight, out=desk.delta)
+                delta = np.multiply(desk.delta, tape[number] > 0, out=desk.delta)
+
+    def _wire(self) -> list[_Wire]:
+        """numpy's view of the weights and gradients, made anew when the module was bound to other memory."""
+        (first,) = self._first
+        now = (first.data_ptr(), 0 if first.grad is None else first.grad.data_ptr())
+        if now != self._wired_to:
+            self._wires = [_Wire(layer) for layer in self._linear]
+            self._wired_to = now
+        return self._wires
+
+    def _desk(self, rows: int) -> list[_Desk]:
+        """Buffers for the hidden layers and so many rows: memory that stays in the cache from update to update."""
+        desks = self._desks.get(rows)
+        if desks is None:
+            if len(self._desks) >= _DESKS:
+                self._desks.clear()
+            desks = self._desks[rows] = [_Desk(rows, layer.out_features) for layer in self._linear[:-1]]
+        return desks
+
+
+class _Wire:
+    """One layer's weights and gradients as arrays."""
+
+    def __init__(self, layer: nn.Linear) -> None:
+        self.weight: Floats = layer.weight.detach().numpy()
+        self._weight_t, self._bias = self.weight.T, layer.bias.detach().numpy()
+        self._weight_grad, self._bias_grad = (
+            None if weight.grad is None else weight.grad.numpy() for weight in (layer.weight, layer.bias)
+        )
+        self._ones = np.ones(0, np.float32)
+
+    def apply(self, x: Floats, out: Floats | None) -> Floats:
+        """y = x W^T + b."""
+        y: Floats = np.matmul(x, self._weight_t, out=out)
+        y += self._bias
+        return y
+
+    def write_gradient(self, x: Floats, delta: Floats) -> None:
+        """dW = delta^T x and db = sum delta."""
+        if len(self._ones) != len(delta):
+            self._ones = np.ones(len(delta), np.float32)
+        np.matmul(delta.T, x, out=self._weight_grad)
+        np.matmul(self._ones, delta, out=self._bias_grad)  # half the price of a sum over rows
+
+
+class _Desk:
+    """Where one hidden layer works on a batch: its output, and the loss's slope there."""
+
+    def __init__(self, rows: int, width: int) -> None:
+        self.output: Floats = np.empty((rows, width), np.float32)
+        self.delta: Floats = np.empty((rows, width), np.float32)
 
 
 class RecordedLoss:
@@ -73,11 +134,11 @@ class RecordedLoss:
     a scheme asks for `item()` and calls `backward()`.
     """
 
-    def __init__(self, value: Tensor, network: Perceptron, tape: Tape, output_grad: Tensor) -> None:
+    def __init__(self, value: float, network: Perceptron, tape: Tape, output_grad: Floats) -> None:
         self._value, self._network, self._tape, self._output_grad = value, network, tape, output_grad
 
     def item(self) -> float:
-        return self._value.item()
+        return self._value
 
     def backward(self) -> None:
         self._network.backward(self._tape, self._output_grad)

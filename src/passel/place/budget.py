@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import torch
+from threadpoolctl import threadpool_limits
 
 from passel.nets.torsos import is_image
 from passel.run.card import usable_cores
 
-__all__ = ["threads_per_worker", "usable_cores"]
+__all__ = ["at_most", "threads_per_worker", "usable_cores"]
 
 
 def threads_per_worker(workers: int, obs_shape: Sequence[int], asked: int = 0) -> int:
@@ -17,3 +21,15 @@ def threads_per_worker(workers: int, obs_shape: Sequence[int], asked: int = 0) -
     if asked:
         return asked
     return max(1, usable_cores() // workers) if is_image(obs_shape) else 1
+
+
+@contextmanager
+def at_most(threads: int) -> Iterator[None]:
+    """torch and numpy use so many threads in this process, and as many as before afterwards."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        with threadpool_limits(threads, user_api="blas"):
+            yield
+    finally:
+        torch.set_num_threads(before)

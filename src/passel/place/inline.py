@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from typing import Any
 
-import torch
-
+from passel.arena import Arena
 from passel.place.base import Placement
 from passel.place.board import Command, State
+from passel.place.budget import at_most
+from passel.place.plan import Plan
+from passel.place.worker import Worker
 from passel.sync.base import Semaphore
 
 
@@ -47,9 +49,13 @@ class InlineKit:
 class Inline(Placement):
     """Round-robin. With the same seed, every run is the same run."""
 
+    def __init__(self, plan: Plan, arena: Arena) -> None:
+        super().__init__(plan, arena)
+        self._budget = ExitStack()
+        self._workers: list[Worker] = []
+
     def start(self) -> None:
-        self._threads_before = torch.get_num_threads()
-        torch.set_num_threads(self.plan.threads)
+        self._budget.enter_context(at_most(self.plan.threads))
         links = self.plan.links(InlineKit())
         self._servers = [
             scheme.servers(self.arena.below(f"sync/{name}"), links.schemes[name])
@@ -84,7 +90,7 @@ class Inline(Placement):
                 worker.idle()
 
     def stop(self) -> None:
-        for worker in getattr(self, "_workers", []):
+        for worker in self._workers:
             with suppress(Exception):
                 worker.close()
-        torch.set_num_threads(self._threads_before)
+        self._budget.close()

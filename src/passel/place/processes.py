@@ -29,6 +29,7 @@ from gymnasium.vector.utils import CloudpickleWrapper
 from passel.arena import Arena
 from passel.place.base import Placement, WorkerDiedError
 from passel.place.board import Board, Command, State
+from passel.place.budget import at_most
 from passel.place.forkserver import context, main_hidden, warm_up
 from passel.place.plan import Links, Plan
 from passel.sync.base import Semaphore
@@ -167,12 +168,10 @@ def _main(target: Callable[..., None], errors: Connection, wrapped: CloudpickleW
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the watcher's to handle
     faulthandler.enable()
     _end_with_parent()
-    import torch
-
     plan = cast(Plan, wrapped.fn)
-    torch.set_num_threads(plan.threads)
     try:
-        target(plan, *args)
+        with at_most(plan.threads):
+            target(plan, *args)
     except PasselError as error:
         errors.send(("user", str(error), ""))
         sys.exit(2)

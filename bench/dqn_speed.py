@@ -42,6 +42,7 @@ SAME: dict[str, Any] = {
     "env": "LunarLander-v3",
     "sync": "hogwild",
     "sync_every": 1,
+    "envs": 32,  # as many as suit the peers best
     "updates_per_step": 1.0,
     "n_step": 1,
     "double": False,

@@ -54,7 +54,7 @@ class Perceptron(nn.Module):
         tape = [x]
         for wire, desk in zip(hidden, self._desk(len(x)), strict=True):
             x = wire.apply(x, desk.output)
-            np.maximum(x, 0, out=x)
+            np.maximum(x, desk.zeros, out=x)
             tape.append(x)
         x = last.apply(x, None)
         if not self._open_end:
@@ -127,6 +127,7 @@ class _Desk:
     def __init__(self, rows: int, width: int) -> None:
         self.output: Floats = np.empty((rows, width), np.float32)
         self.delta: Floats = np.empty((rows, width), np.float32)
+        self.zeros: Floats = np.zeros((rows, width), np.float32)  # a maximum with an array costs a third of one with 0
 
 
 class RecordedLoss:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from passel.arena import Spec
+from passel.arena import Spec, cells
 
 
 @dataclass(frozen=True)
@@ -56,12 +56,12 @@ class _FusedAdam(VectorOptimiser):
 
     def __init__(self, settings: OptimiserSettings, values: Tensor, tensors: Mapping[str, Tensor]) -> None:
         self._eps = settings.eps
-        self._step = tensors["step"]
-        self._lists = [[values], [tensors["exp_avg"]], [tensors["exp_avg_sq"]], [], [self._step]]
+        self._count = cells(tensors["step"].numpy().reshape(1))
+        self._lists = [[values], [tensors["exp_avg"]], [tensors["exp_avg_sq"]], [], [tensors["step"]]]
 
     def step(self, lr: float, grads: Tensor) -> None:
         values, *state = self._lists
-        self._step.add_(1)
+        self._count[0] += 1
         torch._fused_adam_(
             values,
             [grads],

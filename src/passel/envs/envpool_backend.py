@@ -8,8 +8,10 @@ transition, and the boundary contract marks it so.
 from __future__ import annotations
 
 import importlib.util
+import sys
 import warnings
 from collections.abc import Mapping
+from types import ModuleType
 from typing import Any
 
 import gymnasium as gym
@@ -34,6 +36,7 @@ SAME_AS_GYMNASIUM: Mapping[str, Spaces] = {
     "LunarLander-v3": Spaces((8,), _FLOAT, 4, 0),
     "MountainCar-v0": Spaces((2,), _FLOAT, 3, 0),
 }
+JUMANJI = "envpool.jumanji.registration"
 #: The arguments that mean the same to both makers.
 COMMON_ARGUMENTS = frozenset({"max_episode_steps"})
 
@@ -104,7 +107,7 @@ class EnvPoolEnvs(Envs):
         self._starts[0] += 1
         seeds = [derive_seed(self._seed, i, start) for i in range(self.n)]
         with _quiet():
-            self._pool = _import().make(
+            self._pool = _load_for(self.spec.id).make(
                 self.spec.id,
                 env_type="gymnasium",
                 num_envs=self.n,
@@ -154,12 +157,26 @@ class EnvPoolEnvs(Envs):
         return obs.astype(self.spec.obs_dtype, copy=False)
 
 
-def _import() -> Any:
-    """The module; its import takes about a second, so nobody pays for it who does not use it."""
+def load() -> Any:
+    """EnvPool, without Jumanji's games: registering those imports matplotlib, half of the time of it all."""
+    left_out = JUMANJI not in sys.modules
+    if left_out:
+        sys.modules[JUMANJI] = ModuleType(JUMANJI)
     try:
         import envpool
     except ImportError as error:
         raise _not_usable(str(error)) from error
+    finally:
+        if left_out:
+            del sys.modules[JUMANJI]
+    return envpool
+
+
+def _load_for(env: str) -> Any:
+    """EnvPool, with all that `env` needs."""
+    envpool = load()
+    if env not in SAME_AS_GYMNASIUM and env not in envpool.list_all_envs():
+        importlib.import_module(JUMANJI)
     return envpool
 
 
@@ -170,7 +187,7 @@ def _not_usable(reason: str) -> PasselError:
 
 
 def _ask_envpool(env: str, arguments: dict[str, Any]) -> tuple[Spaces, int | None, int]:
-    envpool = _import()
+    envpool = _load_for(env)
     ids = envpool.list_all_envs()
     if env not in ids:
         found = nearest(env, ids)

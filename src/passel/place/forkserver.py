@@ -27,7 +27,7 @@ def warm_up() -> None:
     from multiprocessing import resource_tracker
     from multiprocessing.forkserver import ensure_running
 
-    fast = ["envpool"] if importlib.util.find_spec("envpool") else []
+    fast = ["passel.envs.envpool_preload"] if importlib.util.find_spec("envpool") else []
     context().set_forkserver_preload([*PRELOAD, *fast])
     # A Ctrl-C in the first seconds reaches the forkserver in the middle of its imports, before it has learnt to ignore
     # it; held back here, it is held back there too, and our own is delivered right after. The resource tracker comes

@@ -3,20 +3,24 @@
     python bench/presets.py LunarLander-v3
     python bench/presets.py LunarLander-v3 --variants default wide --seeds 5 --max-steps 300000
 
-Variants stand in bench/presets/<env>.json: a name, and the settings that differ from the algorithm's defaults and the
-preset that is in force. Each result is written down as soon as it is there, so an interrupted study goes on where it
-stopped; a variant whose settings have changed since is run again.
+Variants stand in bench/presets/<env>.json: a name, and the settings that differ from the algorithm's defaults; a preset
+that is in force by now is undone first, so that a study does not change under its own result. Each run is written down
+as soon as it is there, so an interrupted study goes on where it stopped; a variant whose settings have changed since is
+run again.
 """
 
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 import sys
 from pathlib import Path
 from typing import Any
 
 from common import HERE, BenchError, Progress, machine, middle, number, parser, table, train, write
+from passel.algos import ALGORITHMS
+from passel.config import RunConfig
 from passel.recipes.presets import preset
 
 FOLDER = HERE / "presets"
@@ -42,9 +46,16 @@ def read_runs(path: Path) -> Runs:
 
 
 def settings_of(said: argparse.Namespace, overrides: dict[str, Any], seed: int) -> dict[str, Any]:
-    """All that a run is told, the preset in force included: a result is known by it, and does not outlive it."""
+    """All that a run is told: a result is known by it, and does not outlive it."""
     axes = {"env": said.env, "sync": said.sync, "place": "processes", "workers": said.workers, "algo": said.algo}
-    return {**preset(said.algo, said.env), **axes, "steps": said.max_steps, **overrides, "seed": seed}
+    return {**undone(said.algo, said.env), **axes, "steps": said.max_steps, **overrides, "seed": seed}
+
+
+def undone(algo: str, env: str) -> dict[str, Any]:
+    """The defaults of whatever the preset sets."""
+    fields = [*dataclasses.fields(RunConfig), *dataclasses.fields(ALGORITHMS[algo].Config)]
+    default = {field.name: field.default for field in fields}
+    return {key: default[key] for key in preset(algo, env)}
 
 
 def run_one(said: argparse.Namespace, settings: dict[str, Any]) -> dict[str, Any]:

@@ -39,9 +39,8 @@ TINY = [
 FOREVER = ["--steps", "1e9"]
 
 
-def promptly() -> float:
-    """Seconds that a run may take to end, whatever happened to it: 5, and more where others use this machine too."""
-    return 5.0 * max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
+#: Seconds that a run may take to end, whatever happened to it.
+PROMPTLY = 5.0
 
 
 class Slow(Identity):
@@ -155,7 +154,7 @@ class Command:
         began = time.monotonic()
         code = self.wait()
         gone = time.monotonic() - began
-        assert gone < promptly(), f"it took {gone:.1f} s to end"
+        assert gone < PROMPTLY, f"it took {gone:.1f} s to end"
         return code
 
     def ctrl_c(self) -> None:
@@ -182,7 +181,7 @@ class Command:
 
     def assert_nothing_is_left(self) -> None:
         """No process, no temporary file, and no complaint of Python's about things that leaked."""
-        until(lambda: not self.session(), "the end of every process", promptly())
+        until(lambda: not self.session(), "the end of every process", PROMPTLY)
         left = [
             name for name in os.listdir(self._tmp.name) if not name.startswith("torchinductor_")
         ]  # a cache of torch's

@@ -16,12 +16,12 @@ import passel
 from harness import (
     FOREVER,
     HERE,
+    PROMPTLY,
     TINY,
     Command,
     assert_whole,
     kinds,
     newest,
-    promptly,
     rows,
     shared_memory,
     summary,
@@ -122,7 +122,7 @@ def test_workers_end_when_their_parent_is_killed(tmp_path: Path) -> None:
         assert len(command.children()) == 4
         os.kill(command.pid, signal.SIGKILL)
         assert command.wait() == -signal.SIGKILL
-        until(lambda: not command.session(), f"all {len(family)} processes to end", promptly())
+        until(lambda: not command.session(), f"all {len(family)} processes to end", PROMPTLY)
         assert "Traceback" not in command.stderr
 
 

@@ -21,10 +21,21 @@ PRESETS: dict[tuple[str, str], dict[str, Any]] = {
         "n_step": 4,
         "double": False,
         "target_every": 1,
-        "target_tau": 0.02,
+        "target_tau": 0.01,
         "envs": 8,
         "epsilon_end": 0.01,
         "epsilon_steps": 15_000,
+    },
+    # Returns over six steps, no exploration in the end, and a target network that waits: bench/results/presets_*.md.
+    ("dqn", "CartPole-v1"): {
+        "hidden": [64, 64],
+        "lr": 2e-3,
+        "lr_end": 1e-4,
+        "lr_steps": 100_000,
+        "n_step": 6,
+        "target_every": 1_000,
+        "epsilon_end": 0.0,
+        "epsilon_steps": 10_000,
     },
 }
 

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from passel.algos import ALGORITHMS
 from passel.api import make_plan
 from passel.arena import Arena
 from passel.place.board import Board
@@ -36,8 +37,16 @@ SMALL: dict[str, Any] = {
 }
 
 
+#: What of these is DQN's own, and what stands in its place where experience comes in rollouts.
+REPLAY = ("batch", "warmup", "capacity", "n_step", "updates_per_step", "target_every", "epsilon_steps")
+ROLLOUT: dict[str, Any] = {"horizon": 8}
+
+
 def settings_for(**changes: Any) -> dict[str, Any]:
-    return {**SMALL, **changes}
+    small = dict(SMALL)
+    if changes.get("algo") in [name for name, algorithm in ALGORITHMS.items() if algorithm.diet == "rollout"]:
+        small = {key: value for key, value in SMALL.items() if key not in REPLAY} | ROLLOUT
+    return {**small, **changes}
 
 
 def small_plan(**changes: Any) -> Plan:
@@ -72,5 +81,6 @@ def inline_run(plan: Plan) -> Tensor:
     arena = new_arena(plan)
     run_over(plan, arena)
     assert Board(arena.below("board")).column("updates").sum() > 10, "this run has learnt nothing"
-    assert torch.isfinite(arena["sync/q/vector"]).all()
-    return arena["sync/q/vector"]
+    vector = torch.cat([arena[f"sync/{name}/vector"] for name in plan.schemes])
+    assert torch.isfinite(vector).all()
+    return vector

@@ -6,15 +6,20 @@ import hashlib
 from functools import partial
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
+from passel.algos import ALGORITHMS
+from passel.algos.ppo import PPO, PPOConfig
+from passel.arena import Tensors
 from passel.nets.flat import Flat
 from passel.place.inline import Inline, InlineKit
 from passel.sync import SCHEMES
 from passel.sync.allreduce import ArenaMean
 from passel.sync.base import SyncSettings
+from passel.types import EnvSpec, Minibatch
 from small import inline_run, new_arena, small_plan
 from teams import (
     ADAM,
@@ -60,15 +65,34 @@ class TestOneLearner:
             team.learn(0, row)
         assert torch.equal(team.vector, solo.vector)
 
+    @pytest.mark.parametrize("algo", ALGORITHMS)
     @pytest.mark.parametrize(("name", "shards"), [*((name, 1) for name in SHARING), ("server", 3)])
-    def test_a_whole_training_run_equals_solo_bit_for_bit(self, name: str, shards: int) -> None:
-        solo = inline_run(small_plan(sync="solo", workers=1))
+    def test_a_whole_training_run_equals_solo_bit_for_bit(self, name: str, shards: int, algo: str) -> None:
+        solo = inline_run(small_plan(sync="solo", workers=1, algo=algo))
         more = {"shards": shards} if shards > 1 else {}
-        assert torch.equal(inline_run(small_plan(sync=name, workers=1, **more)), solo)
+        assert torch.equal(inline_run(small_plan(sync=name, workers=1, algo=algo, **more)), solo)
 
 
 class TestAllReduce:
     """Everybody takes the same step along the mean."""
+
+    def test_the_mean_of_two_learners_gradients_of_ppo_is_one_s_on_the_joined_minibatch(self) -> None:
+        """Unless advantages are normalised, which each does over its own."""
+        spec = EnvSpec("test", (3,), np.dtype(np.float32), n_actions=2)
+        torch.manual_seed(0)
+        algo = PPO(PPOConfig(hidden=(8,), normalise=False), spec, Tensors({}))
+        rng = np.random.default_rng(0)
+
+        def gradient(rows: slice) -> Tensor:
+            loss = algo.loss(Minibatch(*(column[rows] for column in columns)))
+            for name, flat in algo.flats.items():
+                flat.backward(loss.losses[name])
+            return torch.cat([flat.grads for flat in algo.flats.values()])
+
+        obs, numbers = rng.standard_normal((32, 3), np.float32), rng.standard_normal((4, 32), np.float32)
+        columns = (obs, rng.integers(0, 2, 32), *numbers, np.ones(32, np.float32))
+        halves = [gradient(slice(0, 16)), gradient(slice(16, 32))]
+        torch.testing.assert_close((halves[0] + halves[1]) / 2, gradient(slice(0, 32)), **ROUNDING)
 
     def test_two_learners_equal_one_on_the_joined_batch(self) -> None:
         halves = [examples(UPDATES, size=8, seed=seed) for seed in (1, 2)]

@@ -19,7 +19,9 @@ from passel.recipes.resolve import resolve_config
 from passel.sync import SCHEMES
 from small import new_arena, run_over, settings_for, small_plan
 
-CELLS = list(product(ALGORITHMS, SCHEMES, PLACEMENTS, (1, 2), ("local", "global"), (False, True)))
+REPLAYING = [name for name, algorithm in ALGORITHMS.items() if algorithm.diet == "replay"]
+ON_POLICY = [name for name, algorithm in ALGORITHMS.items() if algorithm.diet == "rollout"]
+CELLS = list(product(REPLAYING, SCHEMES, PLACEMENTS, (1, 2), ("local", "global"), (False, True)))
 RUNNING = [cell for cell in CELLS if why_not(cell[1], cell[2], cell[3]) is None]
 REFUSED = [cell for cell in CELLS if why_not(cell[1], cell[2], cell[3]) is not None]
 INLINE = [cell for cell in RUNNING if cell[2] == "inline"]
@@ -45,7 +47,7 @@ def settings(cell: tuple[str, str, str, int, str, bool]) -> dict[str, Any]:
 def test_the_matrix_is_whole() -> None:
     assert set(PLACEMENTS) == set(plans.PLACEMENTS)
     assert {cell["sync"] for cell in IN_PROCESSES} == set(SCHEMES)
-    assert len(RUNNING) + len(REFUSED) == len(ALGORITHMS) * len(SCHEMES) * len(PLACEMENTS) * 2 * 2 * 2
+    assert len(RUNNING) + len(REFUSED) == len(REPLAYING) * len(SCHEMES) * len(PLACEMENTS) * 2 * 2 * 2
     assert {cell[1:4] for cell in REFUSED} == {("solo", place, 2) for place in PLACEMENTS}
 
 
@@ -65,6 +67,42 @@ def test_inline_every_cell_runs(cell: tuple[str, str, str, int, str, bool]) -> N
     assert torch.isfinite(arena["sync/q/vector"]).all()
     counted = updates[0] if SCHEMES[cell[1]].collective else updates.sum()
     assert plan.schemes["q"].version(arena.below("sync/q")) == counted
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("sync", SCHEMES)
+@pytest.mark.parametrize("algo", ON_POLICY)
+def test_inline_every_on_policy_cell_runs(algo: str, sync: str, workers: int) -> None:
+    asked = {"algo": algo, "sync": sync, "place": "inline", "workers": workers, "steps": 300}
+    reason = why_not(sync, "inline", workers)
+    if reason:
+        with pytest.raises(passel.PasselError) as caught:
+            small_plan(**asked)
+        assert str(caught.value) == reason
+        return
+    plan = small_plan(**asked)
+    arena = new_arena(plan)
+    before = {name: arena[f"sync/{name}/vector"].clone() for name in plan.schemes}
+    run_over(plan, arena)
+    updates = Board(arena.below("board")).column("updates")
+    for name, vector in before.items():
+        now = arena[f"sync/{name}/vector"]
+        assert torch.isfinite(now).all()
+        assert not torch.equal(now, vector)
+        counted = updates[0] if SCHEMES[sync].collective else updates.sum()
+        assert plan.schemes[name].version(arena.below(f"sync/{name}")) == counted
+
+
+@pytest.mark.parametrize("sync", [name for name in SCHEMES if name != "solo"])
+@pytest.mark.parametrize("algo", ON_POLICY)
+def test_in_processes_an_on_policy_cell_runs(algo: str, sync: str, tmp_path: Path) -> None:
+    run = passel.train(
+        **settings_for(algo=algo, sync=sync, workers=2, place="processes", steps=600, out=str(tmp_path / "run"))
+    )
+    assert run.summary.status == "finished"
+    assert run.summary.steps >= 600
+    assert run.summary.updates > 10
+    assert run.summary.eval is not None
 
 
 @pytest.mark.parametrize("cell", IN_PROCESSES, ids=lambda cell: "-".join(map(str, cell.values())))

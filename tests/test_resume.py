@@ -19,6 +19,7 @@ from passel.run import checkpoint
 from passel.run.checkpoint import Checkpoint
 from passel.run.folder import RunFolder
 from passel.types import Episode
+from small import REPLAY
 
 SMALL: dict[str, Any] = {
     "env": "CartPole-v1",
@@ -62,6 +63,14 @@ CASES: dict[str, dict[str, Any]] = {
     "server-three-local-steps": {"sync": "server", "sync_every": 3, "n_step": 3},
     "allreduce-three-local-steps": {"sync": "allreduce", "sync_every": 3, "optimizer": "rmsprop", "momentum": 0.5},
     "allreduce-corridor": {"sync": "allreduce", "n_step": 3, "target_tau": 0.5, **CORRIDOR},
+}
+#: Rollouts of 40 steps and 6 parts: checkpoints fall between two parts as well as between two rollouts.
+ON_POLICY: dict[str, dict[str, Any]] = {
+    "a3c-hogwild": {"algo": "a3c", "sync": "hogwild", "horizon": 5},
+    "a3c-allreduce": {"algo": "a3c", "sync": "allreduce", "horizon": 7, "lr_end": 1e-5},
+    "ppo-solo": {"algo": "ppo", "sync": "solo", "workers": 1, "horizon": 20, "epochs": 3, "minibatches": 2},
+    "ppo-server": {"algo": "ppo", "sync": "server", "shards": 2, "horizon": 20, "epochs": 3, "minibatches": 2},
+    "ppo-corridor": {"algo": "ppo", "sync": "allreduce", "horizon": 20, "epochs": 3, "minibatches": 2, **CORRIDOR},
 }
 #: What the board tells of this process rather than of the run: how long things took, and the mean staleness since.
 MEASURED = [COLUMNS[name] for name in ("heartbeat", "staleness", *STAGES)]
@@ -107,18 +116,26 @@ def assert_same_run(one: Path, other: Path) -> None:
         assert summary(one)[field] == summary(other)[field], field
 
 
-@pytest.mark.parametrize("case", CASES)
+def settings_of(case: str) -> dict[str, Any]:
+    if case in CASES:
+        return {**SMALL, **CASES[case]}
+    return {key: value for key, value in SMALL.items() if key not in REPLAY} | ON_POLICY[case]
+
+
+@pytest.mark.parametrize("case", [*CASES, *ON_POLICY])
 def test_resumed_equals_uninterrupted(case: str, tmp_path: Path) -> None:
-    whole = passel.train(**{**SMALL, **CASES[case]}, out=str(tmp_path / "whole"))
+    whole = passel.train(**settings_of(case), out=str(tmp_path / "whole"))
+    name = "q" if case in CASES else "policy"
     steps = steps_of(whole.path)
     assert len(steps) >= 4
     for cut in steps[:-1]:
         part = cut_back(whole.path, tmp_path / f"from-{cut}", cut)
-        before = newest(part).groups["parameters"]["sync/q/vector"]
+        before = newest(part).groups["parameters"][f"sync/{name}/vector"]
         again = passel.resume(part, quiet=True)
         assert again.summary.status == "finished"
         assert_same_run(whole.path, part)
-        assert not newest(part).groups["parameters"]["sync/q/vector"].equal(before), "nothing was learnt after the cut"
+        learnt = newest(part).groups["parameters"][f"sync/{name}/vector"]
+        assert not learnt.equal(before), "nothing was learnt after the cut"
 
 
 def test_resumed_in_another_process_equals_uninterrupted(tmp_path: Path) -> None:

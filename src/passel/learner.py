@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 import numpy as np
 import torch
@@ -10,15 +11,15 @@ from torch import Tensor, nn
 
 from passel.algos.base import Algorithm
 from passel.clock import Clock
-from passel.data.experience import ReplayExperience
+from passel.data.experience import Experience
 from passel.sync.base import NonFiniteError, Sync
-from passel.types import Batch, PasselError
+from passel.types import PasselError
 
 
 class Learner:
     """One update at a time: pull, draw, differentiate, push. Runs in: each worker."""
 
-    def __init__(self, algo: Algorithm, syncs: Mapping[str, Sync], experience: ReplayExperience, clock: Clock) -> None:
+    def __init__(self, algo: Algorithm, syncs: Mapping[str, Sync], experience: Experience, clock: Clock) -> None:
         self._algo, self._syncs, self._experience, self._clock = algo, syncs, experience, clock
         self.loss = 0.0
         self._costs = (0.0, 0.0, 0.0)
@@ -65,10 +66,14 @@ class Learner:
         self._costs = now
 
 
-def explain(error: NonFiniteError, networks: Iterable[nn.Module], batch: Batch) -> str:
+def explain(error: NonFiniteError, networks: Iterable[nn.Module], batch: Any) -> str:
     """Where the first number that is none came from: the data, a weight, or the output of a layer."""
     cure = "Train again with a smaller --lr or --max-grad-norm; what was learnt until then is kept."
-    for what, array in (("observations", batch.obs), ("observations", batch.next_obs), ("rewards", batch.reward)):
+    for what, array in (
+        ("observations", batch.obs),
+        ("observations", getattr(batch, "next_obs", batch.obs)),
+        ("rewards", getattr(batch, "reward", batch.obs)),
+    ):
         if not np.isfinite(array).all():
             return f"{error}: the environment's {what} hold NaN or infinity. Mend it, or clip what it returns."
     for module in networks:

@@ -208,7 +208,13 @@ class Supervisor:
             updates_per_second=float(moved[:, COLUMNS["updates"]].sum() / gone) / collective,
             staleness=float(counters[:, COLUMNS["staleness"]].mean()),
             shares=_shares(seconds.sum(axis=0)),
-            scalars={name: float(counters[:, COLUMNS[name]].mean()) for name in ("loss", "q_mean", "epsilon")},
+            scalars={
+                "loss": float(counters[:, COLUMNS["loss"]].mean()),
+                **{
+                    name: float(self._board.scalar(number).mean())
+                    for number, name in enumerate(self._plan.algorithm.scalar_names)
+                },
+            },
             workers=rows,
             total_steps=total,
             solved_at=self.threshold,

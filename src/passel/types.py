@@ -99,6 +99,31 @@ class Batch:
 
 
 @dataclass(frozen=True)
+class Judgement:
+    """What the critic and the policy said of a rollout when it was whole; all [T, N]."""
+
+    value: Floats
+    logp: Floats
+    advantage: Floats
+
+
+@dataclass(frozen=True)
+class Minibatch:
+    """Some rows of a rollout, [B, ...] each. `weight` is 0 where a row is no transition, and 1 elsewhere.
+
+    `target` is what the critic should have said: the advantage and the value together.
+    """
+
+    obs: Array
+    action: Array
+    advantage: Floats
+    target: Floats
+    logp: Floats
+    value: Floats
+    weight: Floats
+
+
+@dataclass(frozen=True)
 class WorkerRow:
     """One worker's line in a report. `shares` are parts of its time, by stage; they add up to about 1."""
 

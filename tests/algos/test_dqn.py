@@ -187,10 +187,10 @@ def test_greedy_means_the_largest_value(dueling: bool) -> None:
 
 def test_scalars_are_those_of_the_last_batch() -> None:
     algo, rows = make(), batch()
-    assert "q_mean" not in algo.scalars(0)
+    assert np.isnan(algo.scalars(0)[1])
     algo.loss(rows)
     _, values = by_the_papers(algo, CONFIG, rows)
-    scalars: dict[str, Any] = algo.scalars(0)
+    scalars: dict[str, Any] = dict(zip(DQN.scalar_names, algo.scalars(0), strict=True))
     assert scalars["q_mean"] == pytest.approx(sum(values) / len(values), rel=1e-4)
     assert scalars["epsilon"] == 1.0
 

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from passel.nets.flat import Flat
+from passel.nets.network import Network
 from passel.nets.perceptron import Perceptron
 from passel.nets.q_network import QNetwork
 
@@ -53,7 +54,7 @@ def test_a_recorded_loss_of_a_q_network_equals_autograd(dueling: bool, hidden: t
     flat.backward(loss)
     expected = flat.grads.clone()
     q, tape = network.record(x.numpy())
-    recorded = network.recorded_loss(float((q * q_grad.numpy()).sum()), tape, q_grad.numpy())
+    recorded = network.loss(float((q * q_grad.numpy()).sum()), tape, q_grad.numpy())
     assert recorded.item() == pytest.approx(loss.item(), rel=1e-5)
     flat.grads.fill_(float("nan"))
     flat.backward(recorded)
@@ -66,7 +67,7 @@ def test_two_recorded_backward_passes_do_not_add_up() -> None:
     seen = []
     for _ in range(2):
         q, tape = network.record(x.numpy())
-        flat.backward(network.recorded_loss(q.sum(), tape, q_grad.numpy()))
+        flat.backward(network.loss(q.sum(), tape, q_grad.numpy()))
         seen.append(flat.grads.clone())
     assert torch.equal(*seen)
 
@@ -78,7 +79,7 @@ def test_gradients_follow_the_vector_that_they_are_bound_to() -> None:
     network.record(np.ones((6, 3), np.float32))  # as it was before
     flat.bind(grads=mail[1])
     q, tape = network.record(np.ones((6, 3), np.float32))
-    flat.backward(network.recorded_loss(q.sum(), tape, np.ones((6, 2), np.float32)))
+    flat.backward(network.loss(q.sum(), tape, np.ones((6, 2), np.float32)))
     assert mail[1].any()
     assert not mail[0].any()
 
@@ -116,6 +117,28 @@ def test_observations_of_any_kind_and_shape_are_flattened(dtype: type) -> None:
     torch.testing.assert_close(torch.from_numpy(network.values(obs)), expected, **TOLERANCE)
 
 
-def test_only_a_network_without_convolutions_can_record() -> None:
-    assert QNetwork((8,), 2, (4,), dueling=False).can_record
-    assert not QNetwork((1, 36, 36), 2, (4,), dueling=False).can_record
+@pytest.mark.parametrize("dueling", [False, True])
+def test_images_have_the_gradients_of_autograd_by_the_same_door(dueling: bool) -> None:
+    network = QNetwork((1, 36, 36), 3, (8,), dueling=dueling)
+    flat = Flat(network)
+    obs = np.random.default_rng(0).integers(0, 256, (4, 1, 36, 36), np.uint8)
+    q_grad = np.random.default_rng(1).standard_normal((4, 3), np.float32)
+    output = network(torch.from_numpy(obs))
+    flat.backward((output * torch.from_numpy(q_grad)).sum())
+    expected = flat.grads.clone()
+    for _ in range(2):  # twice: what was there before must be gone
+        q, tape = network.record(obs)
+        torch.testing.assert_close(torch.from_numpy(q), output.detach(), **TOLERANCE)
+        flat.backward(network.loss(0.5, tape, q_grad))
+        torch.testing.assert_close(flat.grads, expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("obs_shape", [(5,), (1, 36, 36)])
+def test_orthogonal_weights(obs_shape: tuple[int, ...]) -> None:
+    network = Network(obs_shape, 2, (4, 4))
+    network.start_orthogonal(0.01)
+    *_, hidden, last = [m for m in network.modules() if isinstance(m, torch.nn.Linear)]
+    torch.testing.assert_close(hidden.weight @ hidden.weight.T, 2 * torch.eye(4), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(last.weight @ last.weight.T, 1e-4 * torch.eye(2), rtol=1e-4, atol=1e-7)
+    assert not hidden.bias.any()
+    assert not last.bias.any()

@@ -54,7 +54,7 @@ def test_every_counter_and_stage_has_a_column_of_its_own() -> None:
     one = board(1)
     for number, name in enumerate(COLUMNS):
         one.column(name)[0] = number
-    assert one.counters[0].tolist() == list(range(len(COLUMNS)))
+    assert one.counters[0, : len(COLUMNS)].tolist() == list(range(len(COLUMNS)))
 
 
 @given(st.lists(st.integers(0, 300), max_size=20), st.data())
@@ -84,9 +84,10 @@ def test_publish_writes_one_row_and_says_that_the_worker_lives() -> None:
     clock.mark("env")
     one.column("steps")[:] = 9
     before = one.counters[0].copy()
-    one.publish(1, clock, loss=0.5, staleness=1.5, epsilon=0.1)
+    one.publish(1, clock, [0.1], loss=0.5, staleness=1.5)
     assert one.counters[0].tolist() == before.tolist()
     assert one.column("loss")[1] == 0.5
+    assert one.scalar(0).tolist() == [0, 0.1]
     assert one.column("staleness")[1] == 1.5
     assert one.column("env")[1] == clock.seconds["env"] > 0
     assert one.column("heartbeat")[1] > 1e9
@@ -95,7 +96,7 @@ def test_publish_writes_one_row_and_says_that_the_worker_lives() -> None:
 
 def test_a_number_without_a_column_is_a_mistake_of_the_programmer_s() -> None:
     with pytest.raises(KeyError, match="nonsense"):
-        board().publish(0, Clock(), nonsense=1.0)
+        board().publish(0, Clock(), [], nonsense=1.0)
 
 
 def test_a_checkpoint_keeps_counters_and_no_commands() -> None:

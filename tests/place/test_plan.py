@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import cast
 
 import cloudpickle
 import pytest
 import torch
 
 from passel.arena import Arena
+from passel.place.diets import ReplayDiet
 from passel.place.inline import InlineKit
 from passel.place.plan import why_not
 from passel.sync import SCHEMES
@@ -93,9 +95,9 @@ def test_the_learning_rate_falls_in_a_straight_line_to_the_last_step(lr_end: flo
 
 def test_the_correction_of_priorities_grows_to_one() -> None:
     plan = small_plan(sync="solo", workers=1, prioritized=True, priority_beta=0.4, steps=400)
-    assert plan._beta(0) == 0.4
-    assert plan._beta(200) == pytest.approx(0.7)
-    assert plan._beta(400) == 1.0
+    assert cast(ReplayDiet, plan.diet)._beta(0) == 0.4
+    assert cast(ReplayDiet, plan.diet)._beta(200) == pytest.approx(0.7)
+    assert cast(ReplayDiet, plan.diet)._beta(400) == 1.0
 
 
 @pytest.mark.parametrize("name", SCHEMES)

@@ -8,22 +8,22 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
-from torch import Tensor
 
 from passel.arena import Spec, Tensors
 from passel.nets.flat import Flat
+from passel.nets.network import AutogradLoss
 from passel.nets.perceptron import RecordedLoss
-from passel.types import Array, Batch, EnvSpec, Floats, Ints
+from passel.types import Array, EnvSpec, Floats, Ints
 
 
 @dataclass(frozen=True)
 class Loss:
     """One loss for each network, and what the memory wants to know of it."""
 
-    losses: Mapping[str, Tensor | RecordedLoss]
+    losses: Mapping[str, RecordedLoss | AutogradLoss]
     td_abs: Floats | None = None
 
 
@@ -44,6 +44,9 @@ class Algorithm(ABC):
     name: ClassVar[str]
     summary: ClassVar[str]
     Config: ClassVar[type[Any]]
+    #: How experience reaches it: "replay" (drawn again and again) or "rollout" (fresh, and then forgotten).
+    diet: ClassVar[Literal["replay", "rollout"]]
+    scalar_names: ClassVar[tuple[str, ...]]
     flats: Mapping[str, Flat]
 
     @classmethod
@@ -66,8 +69,8 @@ class Algorithm(ABC):
         """The networks' vectors were just pulled, and have seen `version` updates."""
 
     @abstractmethod
-    def loss(self, batch: Batch) -> Loss: ...
+    def loss(self, batch: Any) -> Loss: ...
 
     @abstractmethod
-    def scalars(self, step: int) -> dict[str, float]:
-        """Numbers worth plotting, of the last batch."""
+    def scalars(self, step: int) -> list[float]:
+        """Numbers worth plotting, of the last batch, in the order of `scalar_names`; nan where there is none yet."""

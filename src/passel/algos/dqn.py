@@ -6,12 +6,12 @@ Double (van Hasselt et al. 2016), dueling (Wang et al. 2016), n-step (Sutton 198
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from passel.algos.base import Algorithm, Loss
 from passel.arena import Spec, Tensors
@@ -20,13 +20,10 @@ from passel.maths.q_learning import (
     double_q_learning_target,
     q_learning_target,
     q_of_action,
-    rows_of,
-    weighted_huber,
     weighted_huber_and_slope,
 )
 from passel.maths.schedules import linear
 from passel.nets.flat import Flat
-from passel.nets.perceptron import RecordedLoss
 from passel.nets.q_network import QNetwork
 from passel.types import Array, Batch, EnvSpec, Floats, Ints
 
@@ -71,6 +68,8 @@ class DQN(Algorithm):
     name = "dqn"
     summary = "Q-learning with a target network on replayed experience; double, dueling, n-step, prioritized"
     Config = DQNConfig
+    diet = "replay"
+    scalar_names = ("epsilon", "q_mean")
 
     @classmethod
     def specs(cls, config: DQNConfig, spec: EnvSpec) -> dict[str, Spec]:
@@ -115,8 +114,15 @@ class DQN(Algorithm):
         self._refreshes.fill_(due)
 
     def loss(self, batch: Batch) -> Loss:
-        loss = self._recorded_loss if self._online.can_record else self._autograd_loss
-        return loss(batch, self._targets(batch))
+        """The Huber loss, with its gradient in closed form: only the taken action's value has a slope."""
+        target = self._targets(batch)
+        q_tm1, tape = self._online.record(batch.obs)
+        self._last_q = value = q_of_action(q_tm1, batch.action)
+        loss, slope = weighted_huber_and_slope(value, target, batch.weight, self._config.huber)
+        q_grad = np.zeros_like(q_tm1)
+        q_grad[np.arange(len(q_grad)), batch.action] = slope
+        surprise = np.abs(target - value) if self._config.prioritized else None
+        return Loss({"q": self._online.loss(loss, tape, q_grad)}, surprise)
 
     def _targets(self, batch: Batch) -> Floats:
         q_t = self._target.values(batch.next_obs)
@@ -124,29 +130,8 @@ class DQN(Algorithm):
             return double_q_learning_target(batch.reward, batch.discount, q_t, self._online.values(batch.next_obs))
         return q_learning_target(batch.reward, batch.discount, q_t)
 
-    def _autograd_loss(self, batch: Batch, target: Floats) -> Loss:
-        value = q_of_action(self._online(torch.from_numpy(batch.obs)), torch.from_numpy(batch.action))
-        weight = None if batch.weight is None else torch.from_numpy(batch.weight)
-        loss = weighted_huber(value, torch.from_numpy(target), weight, self._config.huber)
-        return self._told(loss, value.detach().numpy(), target)
-
-    def _recorded_loss(self, batch: Batch, target: Floats) -> Loss:
-        """The same with its gradient in closed form: only the taken action's value has a slope."""
-        q_tm1, tape = self._online.record(batch.obs)
-        value = q_of_action(q_tm1, batch.action)
-        loss, slope = weighted_huber_and_slope(value, target, batch.weight, self._config.huber)
-        q_grad = np.zeros_like(q_tm1)
-        q_grad[rows_of(q_grad), batch.action] = slope
-        return self._told(self._online.recorded_loss(loss, tape, q_grad), value, target)
-
-    def _told(self, loss: Tensor | RecordedLoss, value: Floats, target: Floats) -> Loss:
-        """With how surprising each transition was, if the memory wants to know."""
-        self._last_q = value
-        return Loss({"q": loss}, np.abs(target - value) if self._config.prioritized else None)
-
-    def scalars(self, step: int) -> dict[str, float]:
-        q = {} if self._last_q is None else {"q_mean": float(self._last_q.mean())}
-        return {"epsilon": self.epsilon(step), **q}
+    def scalars(self, step: int) -> list[float]:
+        return [self.epsilon(step), math.nan if self._last_q is None else float(self._last_q.mean())]
 
 
 def _network(config: DQNConfig, spec: EnvSpec) -> QNetwork:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -12,6 +13,16 @@ from passel.arena import Spec, cells
 from passel.data.memory import Memory
 from passel.data.nstep import NStep
 from passel.types import Array, Batch, Floats, Ints, Step
+
+
+class Experience(Protocol):
+    """What stands between any actor and any learner."""
+
+    def push(self, obs: Array, actions: Ints, step: Step, steps_so_far: int) -> int: ...
+    def due(self) -> bool: ...
+    def batch(self, steps_so_far: int) -> Any: ...
+    def feedback(self, batch: Any, td_abs: Floats | None) -> None: ...
+    def park(self) -> None: ...
 
 
 class ReplayExperience:

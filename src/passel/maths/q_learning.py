@@ -1,4 +1,4 @@
-"""Q-learning: targets and losses as pure functions, of tensors where autograd is wanted and of arrays where it is not.
+"""Q-learning: targets and losses as pure functions of arrays, slopes in closed form where a loss has one.
 
 Time is in the names: `tm1` is when the action was taken, `t` is what came of it. Termination enters as a discount of
 zero, never as a flag.
@@ -9,7 +9,6 @@ from __future__ import annotations
 from typing import TypeVar
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from passel.maths.shapes import Array, Floats, check_shapes, like_torch
@@ -17,7 +16,7 @@ from passel.maths.shapes import Array, Floats, check_shapes, like_torch
 T = TypeVar("T", Array, Tensor)
 
 
-def q_learning_target(r_t: T, discount_t: T, q_t: T) -> T:
+def q_learning_target(r_t: Floats, discount_t: Floats, q_t: Floats) -> Floats:
     """The one-step target of Q-learning.
 
         y = r_t + discount_t * max_a q_t(a)
@@ -28,7 +27,7 @@ def q_learning_target(r_t: T, discount_t: T, q_t: T) -> T:
     return double_q_learning_target(r_t, discount_t, q_t, q_t)
 
 
-def double_q_learning_target(r_t: T, discount_t: T, q_t_value: T, q_t_selector: T) -> T:
+def double_q_learning_target(r_t: Floats, discount_t: Floats, q_t_value: Floats, q_t_selector: Floats) -> Floats:
     """The target of double Q-learning: one network chooses the action, the other says what it is worth.
 
         y = r_t + discount_t * q_t_value(argmax_a q_t_selector(a))
@@ -39,49 +38,28 @@ def double_q_learning_target(r_t: T, discount_t: T, q_t_value: T, q_t_selector: 
     check_shapes("B A", q_t_value, q_t_selector)
     chosen = q_of_action(q_t_value, q_t_selector.argmax(1))
     check_shapes("B", r_t, discount_t, chosen)
-    target: T = r_t + discount_t * chosen
-    return target
+    return r_t + discount_t * chosen
 
 
-def q_of_action(q_tm1: T, a_tm1: T) -> T:
+def q_of_action(q_tm1: Floats, a_tm1: Array) -> Floats:
     """The value of the action that was taken, q_tm1(a_tm1). Shapes: [B, A], [B] -> [B]."""
     check_shapes("B A", q_tm1)
     if a_tm1.shape != q_tm1.shape[:1]:
         raise ValueError(f"actions {tuple(a_tm1.shape)} do not match action values {tuple(q_tm1.shape)}")
-    return q_tm1[rows_of(q_tm1), a_tm1]
-
-
-def rows_of(matrix: T) -> T:
-    """0, 1, ... B - 1: to pick one element of each row."""
-    if isinstance(matrix, Tensor):
-        return torch.arange(len(matrix), device=matrix.device)
-    return np.arange(len(matrix))
-
-
-def weighted_huber(value: Tensor, target: Tensor, weight: Tensor | None = None, delta: float = 1.0) -> Tensor:
-    """The mean Huber loss, with importance weights.
-
-        L = mean_i w_i * h(target_i - value_i),   h(x) = x^2/2 if |x| <= delta, else delta (|x| - delta/2)
-
-    Its gradient is the error clipped to [-delta, delta], as in DQN. Shapes: all [B]; `target` is not differentiated.
-    """
-    check_shapes("B", value, target, *([] if weight is None else [weight]))
-    error = value - target
-    clipped = error.clamp(-delta, delta)
-    # h(x) = c (x - c/2) with c = clip(x): one formula for both branches, and a third of the price of torch's own.
-    weighted = clipped if weight is None else clipped * weight
-    return torch.dot(weighted, torch.add(error, clipped, alpha=-0.5)) / len(value)
+    taken: Floats = q_tm1[np.arange(len(q_tm1)), a_tm1]
+    return taken
 
 
 @like_torch
 def weighted_huber_and_slope(
     value: Floats, target: Floats, weight: Floats | None = None, delta: float = 1.0
 ) -> tuple[float, Floats]:
-    """`weighted_huber` as a number, and its derivative by each value in closed form.
+    """The mean Huber loss, with importance weights, and its derivative by each value.
 
+        L = mean_i w_i * h(v_i - target_i),   h(x) = x^2/2 if |x| <= delta, else delta (|x| - delta/2)
         dL/dv_i = w_i * clip(v_i - target_i, -delta, delta) / B
 
-    Shapes: all [B].
+    Shapes: all [B]. One formula serves both branches: h(x) = c (x - c/2) with c = clip(x).
     """
     check_shapes("B", value, target, *([] if weight is None else [weight]))
     error = value - target

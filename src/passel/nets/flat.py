@@ -62,6 +62,6 @@ class Flat:
         Gradients are views that autograd adds to, so they are zeroed and never set to None: the much-copied Hogwild!
         code that lets `zero_grad` replace them trains on gradients that nobody applies.
         """
-        if isinstance(loss, Tensor):
+        if not getattr(loss, "overwrites", False):
             self.grads.zero_()
         loss.backward()

@@ -135,6 +135,9 @@ class RecordedLoss:
     a scheme asks for `item()` and calls `backward()`.
     """
 
+    #: Gradients are written over what was there, not added to it.
+    overwrites = True
+
     def __init__(self, value: float, network: Perceptron, tape: Tape, output_grad: Floats) -> None:
         self._value, self._network, self._tape, self._output_grad = value, network, tape, output_grad
 

@@ -7,6 +7,7 @@ block or arrive twice.
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from enum import IntEnum
 
 import numpy as np
@@ -18,7 +19,8 @@ from passel.types import Episode
 
 EPISODES = 4096  # finished episodes that a worker may be ahead of whoever reads them
 
-COUNTERS = ("steps", "updates", "episodes", "loss", "q_mean", "epsilon", "staleness", "heartbeat")
+COUNTERS = ("steps", "updates", "episodes", "loss", "staleness", "heartbeat")
+SCALARS = 8  # numbers of its own that an algorithm may show
 COLUMNS = {name: column for column, name in enumerate((*COUNTERS, *STAGES))}
 STEPS, UPDATES, FINISHED = (COLUMNS[name] for name in ("steps", "updates", "episodes"))
 
@@ -46,7 +48,7 @@ class Board:
             "servers": Spec((servers,), torch.int64, keep=False),
             "command": Spec((1,), torch.int64, keep=False),
             "state": Spec((workers,), torch.int64, keep=False),
-            "counters": Spec((workers, len(COLUMNS)), torch.float64),
+            "counters": Spec((workers, len(COLUMNS) + SCALARS), torch.float64),
             "episodes": Spec((workers, EPISODES, 2), torch.float64, keep=False),
         }
 
@@ -98,8 +100,13 @@ class Board:
         rows = [self._episodes[rank, number % EPISODES] for number in range(start, count)]
         return [Episode(float(score), int(length)) for score, length in rows]
 
-    def publish(self, rank: int, clock: Clock, **numbers: float) -> None:
-        """Worker `rank` says where its time went and what its numbers are."""
+    def publish(self, rank: int, clock: Clock, scalars: Sequence[float], **numbers: float) -> None:
+        """Worker `rank` says where its time went and what its numbers and its algorithm's are."""
         row = self.counters[rank]
         for name, value in {**numbers, **clock.seconds, "heartbeat": time.time()}.items():
             row[COLUMNS[name]] = value
+        row[len(COLUMNS) : len(COLUMNS) + len(scalars)] = scalars
+
+    def scalar(self, number: int) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+        """The algorithm's number `number`, of every worker."""
+        return self.counters[:, len(COLUMNS) + number]

@@ -19,15 +19,12 @@ from passel.algos.base import Algorithm
 from passel.arena import Arena, Spec, Tensors, prefixed
 from passel.clock import Clock
 from passel.config import RunConfig
-from passel.data.experience import ReplayExperience
-from passel.data.nstep import NStep
-from passel.data.prioritised import PrioritisedReplay
-from passel.data.replay import Replay
 from passel.envs.make import make_envs
 from passel.envs.make import specs as env_specs
 from passel.learner import Learner
 from passel.maths.schedules import linear
 from passel.place.board import Board
+from passel.place.diets import DIETS, Diet
 from passel.place.worker import Worker
 from passel.streams import Stream, derive
 from passel.sync import SCHEMES
@@ -76,6 +73,10 @@ class Plan:
         return ALGORITHMS[self.config.algo]
 
     @property
+    def diet(self) -> Diet:
+        return DIETS[self.algorithm.diet](self)
+
+    @property
     def workers(self) -> int:
         return self.config.workers
 
@@ -108,26 +109,17 @@ class Plan:
         specs = prefixed("board", Board.specs(workers, sum(scheme.server_count for scheme in self.schemes.values())))
         for name, scheme in self.schemes.items():
             specs |= prefixed(f"sync/{name}", scheme.specs())
-        for memory in range(1 if numbers.memory == "global" else workers):
-            specs |= prefixed(f"memory/{memory}", self._memory_specs())
+        specs |= self.diet.shared_specs()
         for rank in range(workers):
             parts: dict[str, Spec] = {
                 "acting": Stream.SPEC,
                 "sampling": Stream.SPEC,
                 **prefixed("algo", self.algorithm.specs(numbers, spec)),
                 **prefixed("envs", env_specs(spec, self.config.envs)),
-                **prefixed("nstep", NStep.specs(numbers.n_step, self.config.envs, spec.obs_shape, spec.obs_dtype)),
-                **prefixed("experience", ReplayExperience.specs()),
+                **self.diet.own_specs(),
             }
             specs |= prefixed(f"worker/{rank}", parts)
         return specs
-
-    def _memory_specs(self) -> dict[str, Spec]:
-        numbers, spec = self.numbers, self.spec
-        writers = self.workers if numbers.memory == "global" else 1
-        capacity = numbers.capacity if numbers.memory == "global" else numbers.capacity // self.workers
-        kind = PrioritisedReplay if numbers.prioritized else Replay
-        return kind.specs(capacity, spec.obs_shape, spec.obs_dtype, writers)
 
     def prepare(self, arena: Arena) -> None:
         """Fill a new arena with the run's first weights."""
@@ -147,8 +139,7 @@ class Plan:
         """Worker `rank`, over an arena that may be new or half-way through a run."""
         own = arena.below(f"worker/{rank}")
         if self.resumed and not self._episodes_continue(own):
-            for tensor in own.below("nstep").values():
-                tensor.zero_()
+            self.diet.interrupt(own)
         board = Board(arena.below("board"))
         clock = Clock(board.seconds(rank))
         acting = Stream(own["acting"], derive(self.config.seed, "acting", rank))
@@ -158,7 +149,7 @@ class Plan:
             name: scheme.attach(algo.flats[name], arena.below(f"sync/{name}"), links.schemes[name], rank)
             for name, scheme in self.schemes.items()
         }
-        experience = self._experience(arena, own, links, rank, sampling)
+        experience = self.diet.serve(arena, own, rank, algo, sampling.rng, links.memory_lock)
         learner = Learner(algo, syncs, experience, clock)
         learner.remember(board.column("staleness")[rank], int(board.column("updates")[rank]))
         envs = make_envs(
@@ -190,29 +181,6 @@ class Plan:
         """Whether every interrupted episode can be rebuilt; if not, returns must not be summed across the gap."""
         envs = own.below("envs")
         return self.spec.exact_resume and bool((envs["length"] <= envs["actions"].shape[1]).all())
-
-    def _experience(self, arena: Arena, own: Tensors, links: Links, rank: int, sampling: Stream) -> ReplayExperience:
-        numbers, everyone = self.numbers, self.numbers.memory == "global"
-        tensors, writer = arena.below(f"memory/{0 if everyone else rank}"), rank if everyone else 0
-        memory: Replay | PrioritisedReplay
-        if numbers.prioritized:
-            lock = links.memory_lock if everyone else None
-            memory = PrioritisedReplay(tensors, writer, alpha=numbers.priority_alpha, lock=lock)
-        else:
-            memory = Replay(tensors, writer)
-        return ReplayExperience(
-            own.below("experience"),
-            NStep(own.below("nstep"), n=numbers.n_step, gamma=numbers.gamma),
-            memory,
-            sampling.rng,
-            batch=numbers.batch,
-            updates_per_step=numbers.updates_per_step,
-            warmup=numbers.warmup,
-            beta=self._beta if numbers.prioritized else None,
-        )
-
-    def _beta(self, step: int) -> float:
-        return linear(self.numbers.priority_beta, 1.0, step, self.config.steps)
 
     def lr(self, step: int) -> float:
         """The learning rate when all workers together have taken `step` steps."""

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from passel.actor import Actor
 from passel.algos.base import Algorithm
 from passel.clock import Clock
-from passel.data.experience import ReplayExperience
+from passel.data.experience import Experience
 from passel.envs.base import Envs
 from passel.learner import Learner
 from passel.place.board import STEPS, UPDATES, Board, State
@@ -38,7 +38,7 @@ class Worker:
         envs: Envs,
         algo: Algorithm,
         learner: Learner,
-        experience: ReplayExperience,
+        experience: Experience,
         streams: Sequence[Stream],
         *,
         limit: int,
@@ -107,9 +107,9 @@ class Worker:
         self.board.publish(
             self.rank,
             self._clock,
+            self._algo.scalars(self.board.steps),
             loss=self.learner.loss,
             staleness=self.learner.staleness,
-            **self._algo.scalars(self.board.steps),
         )
         self.board.states[self.rank] = state
 

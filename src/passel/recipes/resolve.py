@@ -75,15 +75,20 @@ def _refuse_without_effect(said: Mapping[str, Any], config: RunConfig, numbers: 
 
 def _check_ranges(config: RunConfig, numbers: Any) -> None:
     positive = ("envs", "shards", "sync_every", "steps", "checkpoint_every", "keep_checkpoints", "eval_episodes")
-    at_least_0 = ("lr_end", "lr_steps", "warmup", "epsilon_steps", "priority_alpha", "momentum")
-    shares = ("gamma", "epsilon_start", "epsilon_end", "target_tau", "priority_beta")
+    at_least_0 = ("entropy", "lr_end", "lr_steps", "warmup", "epsilon_steps", "priority_alpha", "momentum")
+    shares = ("gamma", "gae_lambda", "epsilon_start", "epsilon_end", "target_tau", "priority_beta")
     rules: list[tuple[Any, tuple[str, ...], Callable[[Any], bool], str]] = [
         (config, ("workers", *positive), lambda v: v >= 1, "at least 1"),
         (config, ("seed", "threads"), lambda v: v >= 0, "0 or more"),
-        (numbers, ("batch", "capacity", "n_step", "target_every"), lambda v: v >= 1, "at least 1"),
         (
             numbers,
-            ("lr", "updates_per_step", "huber", "optimizer_eps", "max_grad_norm"),
+            ("batch", "capacity", "n_step", "target_every", "horizon", "epochs", "minibatches"),
+            lambda v: v >= 1,
+            "at least 1",
+        ),
+        (
+            numbers,
+            ("lr", "updates_per_step", "huber", "optimizer_eps", "max_grad_norm", "clip", "value_clip"),
             lambda v: v > 0,
             "more than 0",
         ),
@@ -100,9 +105,21 @@ def _check_ranges(config: RunConfig, numbers: Any) -> None:
             value = getattr(source, name, None)
             if value is not None and not (math.isfinite(value) and good(value)):
                 raise PasselError(f"{flag(name)} is {value}, and must be {words}.")
+    if ALGORITHMS[config.algo].diet == "rollout":
+        _check_rollout(config, numbers)
+        return
     share = numbers.capacity // config.workers
     if numbers.batch > share:
         raise PasselError(
             f"--batch {numbers.batch} is more than the {share} transitions that --capacity {numbers.capacity} leaves "
             f"each of {config.workers} workers. Use a larger --capacity or a smaller --batch."
+        )
+
+
+def _check_rollout(config: RunConfig, numbers: Any) -> None:
+    rows, parts = numbers.horizon * config.envs, getattr(numbers, "minibatches", 1)
+    if rows % parts:
+        raise PasselError(
+            f"--minibatches {parts} does not divide the {rows} steps of a rollout (--horizon {numbers.horizon} times "
+            f"--envs {config.envs}). Choose numbers that do."
         )

@@ -75,3 +75,29 @@ def linear(start: float, end: float, step: int, over: int) -> float:
     for _ in range(min(step, over)):
         at += (end - start) / over
     return at if step < over else end
+
+
+def gae(r: Matrix, discount: Matrix, v: Matrix, v_last: Vector, lam: float) -> list[list[float]]:
+    """Schulman et al. 2016, equation 16: the sum of (gamma lambda)^l delta_{t+l}, until an episode ends."""
+    steps, envs = len(r), len(r[0])
+    values = [*v, v_last]
+    advantage = [[0.0] * envs for _ in range(steps)]
+    for n in range(envs):
+        for t in range(steps):
+            weight = 1.0
+            for later in range(t, steps):
+                delta = r[later][n] + discount[later][n] * values[later + 1][n] - values[later][n]
+                advantage[t][n] += weight * delta
+                weight *= lam * discount[later][n]
+    return advantage
+
+
+def n_step_return(r: Matrix, discount: Matrix, v_last: Vector) -> list[list[float]]:
+    """Mnih et al. 2016, algorithm S3: R <- r_i + gamma R, from the last state's value back."""
+    returns = [[0.0] * len(v_last) for _ in r]
+    for n, bootstrap in enumerate(v_last):
+        total = bootstrap
+        for i in reversed(range(len(r))):
+            total = r[i][n] + discount[i][n] * total
+            returns[i][n] = total
+    return returns

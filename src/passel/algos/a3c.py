@@ -1,0 +1,28 @@
+"""A3C: many learners, each with a few fresh steps of its own, no replay (Mnih et al. 2016).
+
+Asynchronous under `locked`, `hogwild` and `server`. Under `allreduce` it is A2C, and with many environments a worker
+it is PAAC (Clemente et al. 2017): the same file; the scheme and the numbers differ.
+"""
+
+from __future__ import annotations
+
+from passel.algos.actor_critic import ActorCritic, ActorCriticConfig
+from passel.algos.base import Loss
+from passel.maths.policy_gradient import policy_gradient_and_slope
+from passel.types import Minibatch
+
+
+class A3C(ActorCritic):
+    """One lesson a rollout: the policy gradient with n-step returns and an entropy bonus."""
+
+    name = "a3c"
+    summary = "actor-critic on a few fresh steps; A2C under allreduce, PAAC with many environments"
+    Config = ActorCriticConfig
+    scalar_names = ("entropy", "value_mean")
+
+    def loss(self, batch: Minibatch) -> Loss:
+        logits, tape = self._policy.record(batch.obs)
+        said = policy_gradient_and_slope(logits, batch.action, batch.advantage, batch.weight, self._config.entropy)
+        self._told = [said.entropy, float(batch.value.mean())]
+        policy = self._policy.loss(said.value, tape, said.slope)
+        return Loss({"policy": policy, "value": self._value_loss(batch)})

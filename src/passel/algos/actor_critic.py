@@ -1,0 +1,91 @@
+"""What A3C and PPO share: a policy network, a value network, separate, each with a vector of its own."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from passel.algos.base import Algorithm
+from passel.arena import Spec, Tensors
+from passel.config import option
+from passel.maths.policy_gradient import gae, log_softmax, value_loss_and_slope
+from passel.nets.flat import Flat
+from passel.nets.network import AutogradLoss, Network
+from passel.nets.perceptron import RecordedLoss
+from passel.types import Array, EnvSpec, Floats, Ints, Judgement, Minibatch
+
+
+@dataclass(frozen=True)
+class ActorCriticConfig:
+    """The numbers of every actor-critic."""
+
+    hidden: tuple[int, ...] = option((64, 64), "Widths of the hidden layers, of either network.")
+    lr: float = option(7e-4, "Learning rate.")
+    lr_end: float | None = option(None, "Learning rate in the end, reached in a straight line; none: constant.")
+    lr_steps: int = option(0, "Steps over which the learning rate falls to --lr-end; 0 means all of them.")
+    optimizer: Literal["adam", "rmsprop", "sgd"] = option("rmsprop", "Which of torch's optimisers.")
+    optimizer_eps: float = option(1e-5, "The optimiser's epsilon (adam, rmsprop).")
+    momentum: float = option(0.0, "Momentum (rmsprop, sgd).")
+    max_grad_norm: float | None = option(0.5, "Gradients are scaled down to this norm, each network's for itself.")
+    gamma: float = option(0.99, "Discount of a step.")
+    horizon: int = option(5, "Steps of each environment between two lessons.")
+    gae_lambda: float = option(1.0, "1: returns over the whole horizon; less: trust the critic sooner.")
+    entropy: float = option(0.01, "What a nat of the policy's entropy is worth, so that it does not settle too soon.")
+
+
+class ActorCritic(Algorithm):
+    """Acts by its policy; learns from rollouts that its critic has judged."""
+
+    diet = "rollout"
+
+    @classmethod
+    def specs(cls, config: Any, spec: EnvSpec) -> dict[str, Spec]:
+        return {}
+
+    def __init__(self, config: Any, spec: EnvSpec, tensors: Tensors) -> None:
+        self._config = config
+        self._policy = Network(spec.obs_shape, spec.n_actions, config.hidden)
+        self._critic = Network(spec.obs_shape, 1, config.hidden)
+        self._policy.start_orthogonal(0.01)
+        self._critic.start_orthogonal(1.0)
+        self.flats = {"policy": Flat(self._policy), "value": Flat(self._critic)}
+        self._told = [math.nan] * len(self.scalar_names)
+
+    def act(self, obs: Array, step: int, rng: np.random.Generator) -> Ints:
+        policy = np.exp(log_softmax(self._policy.values(obs)))
+        # The first action whose cumulated probability passes a number between 0 and 1; rounding must not pass the last.
+        passed = policy.cumsum(axis=1) > rng.random((len(obs), 1))
+        passed[:, -1] = True
+        actions: Ints = passed.argmax(axis=1)
+        return actions
+
+    def act_greedily(self, obs: Array) -> Ints:
+        best: Ints = self._policy.values(obs).argmax(1)
+        return best
+
+    def refresh(self, version: int) -> None:
+        """Nothing follows the networks."""
+
+    def values(self, obs: Array) -> Floats:
+        """What the critic says of states [B, ...]: [B]."""
+        values: Floats = self._critic.values(obs)[:, 0]
+        return values
+
+    def judge(self, obs: Array, action: Ints, reward: Floats, discount: Floats, last_obs: Array) -> Judgement:
+        """The rollout [T, N] as the networks see it now."""
+        flat = obs.reshape(-1, *obs.shape[2:])
+        value = self.values(flat).reshape(action.shape)
+        logp = log_softmax(self._policy.values(flat))[np.arange(action.size), action.ravel()].reshape(action.shape)
+        advantage = gae(reward, discount, value, self.values(last_obs), self._config.gae_lambda)
+        return Judgement(value, logp, advantage)
+
+    def scalars(self, step: int) -> list[float]:
+        return self._told
+
+    def _value_loss(self, batch: Minibatch, clip: float | None = None) -> RecordedLoss | AutogradLoss:
+        output, tape = self._critic.record(batch.obs)
+        loss, slope = value_loss_and_slope(output[:, 0], batch.target, batch.weight, batch.value, clip)
+        return self._critic.loss(loss, tape, slope[:, None])

@@ -1,0 +1,49 @@
+"""PPO: several passes over a rollout, with a ratio that is clipped before it leads too far (Schulman et al. 2017)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from passel.algos.actor_critic import ActorCritic, ActorCriticConfig
+from passel.algos.base import Loss
+from passel.config import option
+from passel.maths.policy_gradient import clipped_surrogate_and_slope, normalised
+from passel.types import Minibatch
+
+
+@dataclass(frozen=True)
+class PPOConfig(ActorCriticConfig):
+    """PPO's numbers."""
+
+    lr: float = option(3e-4, "Learning rate.")
+    optimizer: Literal["adam", "rmsprop", "sgd"] = option("adam", "Which of torch's optimisers.")
+    horizon: int = option(128, "Steps of each environment between two lessons.")
+    gae_lambda: float = option(0.95, "1: returns over the whole horizon; less: trust the critic sooner.")
+    epochs: int = option(4, "Passes over a rollout.")
+    minibatches: int = option(4, "Parts that a pass is made in, an update each.")
+    clip: float = option(0.2, "How far the probability of an action may move in one lesson, as a ratio.")
+    value_clip: float | None = option(None, "How far the critic may move in one lesson; none: as far as it likes.")
+    normalise: bool = option(
+        True, "Scale the advantages of each minibatch to mean 0 and variance 1, each worker its own."
+    )
+
+
+class PPO(ActorCritic):
+    """The clipped surrogate over shuffled minibatches."""
+
+    name = "ppo"
+    summary = "several clipped passes over each rollout; data-parallel under every scheme"
+    Config = PPOConfig
+    scalar_names = ("entropy", "value_mean", "kl", "clipped")
+
+    def loss(self, batch: Minibatch) -> Loss:
+        config = self._config
+        advantage = normalised(batch.advantage, batch.weight) if config.normalise else batch.advantage
+        logits, tape = self._policy.record(batch.obs)
+        said = clipped_surrogate_and_slope(
+            logits, batch.action, advantage, batch.logp, batch.weight, config.clip, config.entropy
+        )
+        self._told = [said.entropy, float(batch.value.mean()), said.kl, said.clipped]
+        policy = self._policy.loss(said.value, tape, said.slope)
+        return Loss({"policy": policy, "value": self._value_loss(batch, config.value_clip)})

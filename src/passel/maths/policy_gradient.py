@@ -1,0 +1,146 @@
+"""Policy gradients: advantages, and the losses of A3C and PPO with their slopes in closed form.
+
+Time is the first axis, [T, N]: T steps of N environments. An episode's end is a discount of zero, whichever way it
+ended: where it was truncated, the value of the true last observation is already part of the reward.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from passel.maths.shapes import Array, Floats, check_shapes, like_torch
+
+
+def gae(reward: Floats, discount: Floats, value: Floats, last_value: Floats, lam: float) -> Floats:
+    """Generalised advantage estimation (Schulman et al. 2016).
+
+        delta_t = r_t + discount_t V_{t+1} - V_t,     A_t = delta_t + discount_t lambda A_{t+1}
+
+    Shapes: [T, N], last_value [N], which is V_T. With lambda = 1, A_t + V_t is the n-step return of A3C.
+    """
+    check_shapes("T N", reward, discount, value)
+    check_shapes("N", value[0], last_value)
+    advantage = np.empty_like(reward)
+    after, next_value = np.zeros_like(last_value), last_value
+    for t in range(len(reward) - 1, -1, -1):
+        delta = reward[t] + discount[t] * next_value - value[t]
+        advantage[t] = after = delta + discount[t] * lam * after
+        next_value = value[t]
+    return advantage
+
+
+def log_softmax(logits: Floats) -> Floats:
+    """log pi(a|s) of logits [B, A]."""
+    shifted = logits - logits.max(axis=1, keepdims=True)
+    result: Floats = shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True))
+    return result
+
+
+@dataclass(frozen=True)
+class PolicyLoss:
+    """A loss, its derivative by the logits [B, A], and what is worth knowing of the step."""
+
+    value: float
+    slope: Floats
+    entropy: float
+    kl: float = 0.0
+    clipped: float = 0.0
+
+
+@like_torch
+def policy_gradient_and_slope(
+    logits: Floats, action: Array, advantage: Floats, weight: Floats, entropy_bonus: float
+) -> PolicyLoss:
+    """The loss of A3C (Mnih et al. 2016).
+
+        L = -mean_w [ A log pi(a|s) + beta H(pi(s)) ]
+
+    Shapes: logits [B, A]; the rest [B]. `weight` is 1 for a transition and 0 for a row that is none.
+    """
+    check_shapes("B", action, advantage, weight)
+    logp = log_softmax(logits)
+    share = weight / weight.sum()
+    chosen = logp[np.arange(len(logp)), action]
+    entropy, slope = _entropy_and_slope(logp, action, share, share * advantage, entropy_bonus)
+    return PolicyLoss(float(-(share * advantage * chosen).sum() - entropy_bonus * entropy), slope, entropy)
+
+
+@like_torch
+def clipped_surrogate_and_slope(
+    logits: Floats,
+    action: Array,
+    advantage: Floats,
+    old_logp: Floats,
+    weight: Floats,
+    clip: float,
+    entropy_bonus: float,
+) -> PolicyLoss:
+    """The loss of PPO (Schulman et al. 2017).
+
+        ratio = pi(a|s) / pi_old(a|s),     L = -mean_w [ min(ratio A, clip(ratio, 1 - e, 1 + e) A) + beta H(pi(s)) ]
+
+    The slope is zero where the clip acts: where the ratio has already moved further than e in A's direction. `kl` is
+    the estimator mean (ratio - 1) - log ratio, which is never negative. Shapes: logits [B, A]; the rest [B].
+    """
+    check_shapes("B", action, advantage, old_logp, weight)
+    logp = log_softmax(logits)
+    share = weight / weight.sum()
+    moved = logp[np.arange(len(logp)), action] - old_logp
+    ratio = np.exp(moved)
+    surrogate = np.minimum(ratio * advantage, np.clip(ratio, 1 - clip, 1 + clip) * advantage)
+    free = np.where(advantage >= 0, ratio <= 1 + clip, ratio >= 1 - clip)
+    entropy, slope = _entropy_and_slope(logp, action, share, share * advantage * ratio * free, entropy_bonus)
+    return PolicyLoss(
+        float(-(share * surrogate).sum() - entropy_bonus * entropy),
+        slope,
+        entropy,
+        kl=float((share * (ratio - 1 - moved)).sum()),
+        clipped=float((share * (np.abs(ratio - 1) > clip)).sum()),
+    )
+
+
+def _entropy_and_slope(
+    logp: Floats, action: Array, share: Floats, gain: Floats, entropy_bonus: float
+) -> tuple[float, Floats]:
+    """The mean entropy, and the slope of a loss that rewards log pi(a|s) by `gain` and entropy by the bonus.
+
+    d log pi(a) / d logit_b = [a = b] - pi(b),     dH / d logit_b = -pi(b) (log pi(b) + H)
+    """
+    policy = np.exp(logp)
+    entropy = -(policy * logp).sum(axis=1)
+    slope: Floats = gain[:, None] * policy
+    slope[np.arange(len(slope)), action] -= gain
+    slope += (entropy_bonus * share)[:, None] * policy * (logp + entropy[:, None])
+    return float((share * entropy).sum()), slope
+
+
+@like_torch
+def value_loss_and_slope(
+    value: Floats, target: Floats, weight: Floats, old_value: Floats | None = None, clip: float | None = None
+) -> tuple[float, Floats]:
+    """Half the mean squared error of the critic, and its derivative by each value.
+
+        L = mean_w max((v - R)^2, (v_old + clip(v - v_old, -e, e) - R)^2) / 2
+
+    Without `clip` the second of the two is left out. Shapes: all [B].
+    """
+    check_shapes("B", value, target, weight)
+    share = weight / weight.sum()
+    error = value - target
+    if clip is None or old_value is None:
+        return float((share * error * error).sum() / 2), share * error
+    near = old_value + np.clip(value - old_value, -clip, clip) - target
+    worse = near * near > error * error
+    slope = np.where(worse & (np.abs(value - old_value) > clip), 0, error)
+    return float((share * np.maximum(error * error, near * near)).sum() / 2), (share * slope).astype(np.float32)
+
+
+def normalised(advantage: Floats, weight: Floats) -> Floats:
+    """Advantages of zero mean and unit variance, over the rows that count."""
+    share = weight / weight.sum()
+    mean = (share * advantage).sum()
+    deviation = np.sqrt((share * (advantage - mean) ** 2).sum())
+    result: Floats = ((advantage - mean) / (deviation + 1e-8)).astype(np.float32)
+    return result

@@ -1,0 +1,82 @@
+"""A network from observations to numbers: a torso, and a perceptron behind it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from passel.maths.shapes import Array, Floats
+from passel.nets.perceptron import Perceptron, RecordedLoss, Tape
+from passel.nets.torsos import VectorTorso, torso_for
+
+
+class Network(nn.Module):
+    """Observations [B, ...] to outputs [B, K]. How an algorithm uses it, whatever it is made of:
+
+        output, tape = network.record(obs)                  # arrays
+        loss = network.loss(value, tape, output_grad)       # the derivative of the loss by the output
+        loss.backward()                                     # the scheme: into the gradients of the weights
+
+    Vectors go through a perceptron that differentiates itself; images through convolutions and autograd.
+    """
+
+    def __init__(self, obs_shape: Sequence[int], outputs: int, hidden: Sequence[int]) -> None:
+        super().__init__()
+        self.torso = torso_for(obs_shape)
+        self.perceptron = Perceptron(self.torso.features, [*hidden, outputs], open_end=True)
+        self._self_made = self.perceptron if isinstance(self.torso, VectorTorso) else None
+        self._short_cut = (self._self_made,)  # in a tuple, past Module.__getattr__
+
+    def forward(self, obs: Tensor) -> Tensor:
+        output: Tensor = self.perceptron(self.torso(obs))
+        return output
+
+    def values(self, obs: Array) -> Floats:
+        """The output, without gradients."""
+        (perceptron,) = self._short_cut
+        if perceptron is not None:
+            return self.record(obs)[0]
+        with torch.no_grad():
+            return self.record(obs)[0]
+
+    def record(self, obs: Array) -> tuple[Floats, Tape | Tensor]:
+        """The output, and what `loss` needs to find its gradient."""
+        (perceptron,) = self._short_cut
+        if perceptron is not None:
+            flat = obs.reshape(len(obs), -1) if obs.ndim > 2 else obs
+            return perceptron.record(flat if flat.dtype == np.float32 else flat.astype(np.float32))
+        output: Tensor = Network.forward(self, torch.from_numpy(obs))
+        return output.detach().numpy(), output
+
+    def loss(self, value: float, tape: Tape | Tensor, output_grad: Floats) -> RecordedLoss | AutogradLoss:
+        """The loss `value`, whose gradient at the outputs is `output_grad` [B, K]."""
+        (perceptron,) = self._short_cut
+        if isinstance(tape, Tensor):
+            return AutogradLoss(value, tape, output_grad)
+        assert perceptron is not None
+        return RecordedLoss(value, perceptron, tape, output_grad)
+
+    @torch.no_grad()
+    def start_orthogonal(self, last_gain: float) -> None:
+        """Orthogonal weights with the gain of a ReLU, `last_gain` at the end, and no biases (Saxe et al. 2014)."""
+        layers = [module for module in self.modules() if isinstance(module, nn.Linear | nn.Conv2d)]
+        for layer in layers:
+            nn.init.orthogonal_(layer.weight, last_gain if layer is layers[-1] else nn.init.calculate_gain("relu"))
+            if layer.bias is not None:
+                nn.init.zeros_(layer.bias)
+
+
+class AutogradLoss:
+    """A loss whose gradient at the network's output is known in closed form, and from there on by autograd."""
+
+    def __init__(self, value: float, output: Tensor, output_grad: Floats) -> None:
+        self._value, self._output, self._output_grad = value, output, output_grad
+
+    def item(self) -> float:
+        return self._value
+
+    def backward(self) -> None:
+        self._output.backward(torch.from_numpy(self._output_grad))  # type: ignore[no-untyped-call]

@@ -1,0 +1,155 @@
+"""A3C and PPO: acting by the policy, judging a rollout, and gradients that autograd would find."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from passel.algos.a3c import A3C
+from passel.algos.actor_critic import ActorCritic, ActorCriticConfig
+from passel.algos.ppo import PPO, PPOConfig
+from passel.arena import Tensors
+from passel.testing import oracles
+from passel.types import EnvSpec, Judgement, Minibatch
+
+SPEC = EnvSpec("test", (3,), np.dtype(np.float32), n_actions=4)
+IMAGES = EnvSpec("images", (1, 36, 36), np.dtype(np.uint8), n_actions=4)
+KINDS = [(A3C, ActorCriticConfig(hidden=(8,))), (PPO, PPOConfig(hidden=(8,)))]
+
+
+def make(kind: type[ActorCritic], config: Any, spec: EnvSpec = SPEC) -> ActorCritic:
+    """With weights that have left their start, where the policy is nearly even."""
+    torch.manual_seed(0)
+    algo = kind(config, spec, Tensors({}))
+    for flat in algo.flats.values():
+        flat.values.add_(0.3 * torch.randn(len(flat)))
+    return algo
+
+
+def observations(size: int, spec: EnvSpec = SPEC) -> Any:
+    rng = np.random.default_rng(1)
+    if spec.obs_dtype == np.uint8:
+        return rng.integers(0, 256, (size, *spec.obs_shape), np.uint8)
+    return rng.standard_normal((size, *spec.obs_shape), np.float32)
+
+
+def judged(algo: ActorCritic, spec: EnvSpec, steps: int = 5, envs: int = 3) -> tuple[Minibatch, Judgement, Any]:
+    """A rollout of random actions, judged by the algorithm, in one part."""
+    rng = np.random.default_rng(2)
+    obs = observations(steps * envs, spec).reshape(steps, envs, *spec.obs_shape)
+    action, reward = rng.integers(0, 4, (steps, envs)), rng.standard_normal((steps, envs), np.float32)
+    discount = np.where(rng.random((steps, envs)) < 0.2, 0, 0.9).astype(np.float32)
+    last = observations(envs, spec)
+    said = algo.judge(obs, action, reward, discount, last)
+    batch = Minibatch(
+        obs.reshape(-1, *spec.obs_shape),
+        action.ravel(),
+        said.advantage.ravel(),
+        (said.advantage + said.value).ravel(),
+        said.logp.ravel(),
+        said.value.ravel(),
+        np.ones(action.size, np.float32),
+    )
+    return batch, said, (reward, discount, last)
+
+
+@pytest.mark.parametrize(("kind", "config"), KINDS)
+def test_actions_are_drawn_from_the_policy(kind: type[ActorCritic], config: Any) -> None:
+    algo = make(kind, config)
+    one = observations(1)
+    policy = torch.softmax(algo.flats["policy"].module(torch.from_numpy(one))[0], dim=0).detach().numpy()
+    actions = algo.act(np.repeat(one, 20_000, axis=0), 0, np.random.default_rng(0))
+    assert np.bincount(actions, minlength=4) / 20_000 == pytest.approx(policy, abs=0.015)
+    assert algo.act_greedily(one)[0] == policy.argmax()
+
+
+@pytest.mark.parametrize(("kind", "config"), KINDS)
+def test_a_judgement_is_what_the_networks_say(kind: type[ActorCritic], config: Any) -> None:
+    algo = make(kind, replace(config, gae_lambda=0.9))
+    batch, said, (reward, discount, last) = judged(algo, SPEC)
+    values = algo.flats["value"].module(torch.from_numpy(batch.obs))[:, 0].detach().numpy()
+    np.testing.assert_allclose(batch.value, values, rtol=1e-4, atol=1e-5)
+    logp = torch.log_softmax(algo.flats["policy"].module(torch.from_numpy(batch.obs)), dim=1).detach()
+    np.testing.assert_allclose(batch.logp, logp.numpy()[np.arange(len(logp)), batch.action], rtol=1e-4, atol=1e-5)
+    last_value = algo.values(last).tolist()
+    expected = oracles.gae(reward.tolist(), discount.tolist(), said.value.tolist(), last_value, 0.9)
+    np.testing.assert_allclose(said.advantage, expected, rtol=1e-4, atol=1e-4)
+
+
+def gradients(algo: ActorCritic, batch: Minibatch) -> dict[str, Tensor]:
+    loss = algo.loss(batch)
+    assert set(loss.losses) == set(algo.flats)
+    for name, flat in algo.flats.items():
+        flat.backward(loss.losses[name])
+    return {name: flat.grads.clone() for name, flat in algo.flats.items()}
+
+
+def by_autograd(algo: ActorCritic, batch: Minibatch, policy_loss: Any) -> dict[str, Tensor]:
+    """Both gradients of losses written as anybody would write them."""
+    obs = torch.from_numpy(batch.obs)
+    logp = torch.log_softmax(algo.flats["policy"].module(obs), dim=1)
+    entropy = -(logp.exp() * logp).sum(dim=1).mean()
+    taken = logp[range(len(logp)), batch.action]
+    algo.flats["policy"].backward(policy_loss(taken) - algo._config.entropy * entropy)
+    value = algo.flats["value"].module(obs)[:, 0]
+    algo.flats["value"].backward((value - torch.from_numpy(batch.target)).square().mean() / 2)
+    return {name: flat.grads.clone() for name, flat in algo.flats.items()}
+
+
+@pytest.mark.parametrize("spec", [SPEC, IMAGES], ids=["vectors", "images"])
+def test_a3c_has_the_policy_gradient(spec: EnvSpec) -> None:
+    algo = make(A3C, ActorCriticConfig(hidden=(8,)), spec)
+    batch, _, _ = judged(algo, spec)
+    expected = by_autograd(algo, batch, lambda taken: -(torch.from_numpy(batch.advantage) * taken).mean())
+    for name, found in gradients(algo, batch).items():
+        torch.testing.assert_close(found, expected[name], rtol=1e-3, atol=1e-5)
+
+
+@pytest.mark.parametrize("spec", [SPEC, IMAGES], ids=["vectors", "images"])
+def test_ppo_has_the_gradient_of_the_clipped_surrogate(spec: EnvSpec) -> None:
+    algo = make(PPO, PPOConfig(hidden=(8,), clip=0.1, normalise=False), spec)
+    batch, _, _ = judged(algo, spec)
+    algo.flats["policy"].values.add_(0.2 * torch.randn(len(algo.flats["policy"])))  # so that the clip has work to do
+
+    def surrogate(taken: Tensor) -> Tensor:
+        ratio, advantage = (taken - torch.from_numpy(batch.logp)).exp(), torch.from_numpy(batch.advantage)
+        return -torch.minimum(ratio * advantage, ratio.clamp(0.9, 1.1) * advantage).mean()
+
+    expected = by_autograd(algo, batch, surrogate)
+    for name, found in gradients(algo, batch).items():
+        torch.testing.assert_close(found, expected[name], rtol=1e-3, atol=1e-5)
+    told = dict(zip(PPO.scalar_names, algo.scalars(0), strict=True))
+    assert told["clipped"] > 0
+    assert told["kl"] > 0
+
+
+def test_on_the_first_minibatch_the_ratio_is_one() -> None:
+    algo = make(PPO, PPOConfig(hidden=(8,)))
+    batch, _, _ = judged(algo, SPEC)
+    algo.loss(batch)
+    told = dict(zip(PPO.scalar_names, algo.scalars(0), strict=True))
+    assert told["kl"] == pytest.approx(0, abs=1e-6)
+    assert told["clipped"] == 0
+
+
+def test_advantages_are_normalised_over_the_minibatch_of_one_worker() -> None:
+    """Local: a batch whose advantages are scaled and shifted gives the same gradient of the policy."""
+    algo = make(PPO, PPOConfig(hidden=(8,)))
+    batch, _, _ = judged(algo, SPEC)
+    first = gradients(algo, batch)["policy"]
+    second = gradients(algo, replace(batch, advantage=5 * batch.advantage + 3))["policy"]
+    torch.testing.assert_close(first, second, rtol=1e-3, atol=1e-5)
+
+
+@pytest.mark.parametrize(("kind", "config"), KINDS)
+def test_the_first_policy_is_nearly_even(kind: type[ActorCritic], config: Any) -> None:
+    torch.manual_seed(0)
+    algo = kind(config, SPEC, Tensors({}))
+    policy = torch.softmax(algo.flats["policy"].module(torch.from_numpy(observations(50))), dim=1)
+    assert (policy - 0.25).abs().max() < 0.02
+    assert all(np.isnan(number) for number in algo.scalars(0))

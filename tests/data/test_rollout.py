@@ -1,0 +1,135 @@
+"""Rollouts: what is kept of a step, how ends are treated, and that every row is given out once an epoch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from passel.arena import Arena
+from passel.data.rollout import RolloutExperience
+from passel.types import Array, Floats, Ints, Judgement, Minibatch, Step
+
+T, N = 4, 3
+GAMMA = 0.5
+
+
+class Critic:
+    """Says that a state is worth its first number, and remembers what it was shown."""
+
+    def values(self, obs: Array) -> Floats:
+        return obs[:, 0].astype(np.float32)
+
+    def judge(self, obs: Array, action: Ints, reward: Floats, discount: Floats, last_obs: Array) -> Judgement:
+        self.reward, self.discount, self.last_obs = reward.copy(), discount.copy(), last_obs.copy()
+        return Judgement(obs[..., 0] * 2, obs[..., 0] * 3, obs[..., 0] * 4)
+
+
+def step(number: int, *, reward: float = 1, ended: str = "   ") -> Step:
+    """A step from the states `number` to `number` + 1; `ended` says how each of the three did: t, u (truncated),
+    r (the row is a reset) or not at all.
+    """
+    kinds = np.array(list(ended))
+    next_obs = np.full((N, 1), number + 1, np.float32)
+    obs = np.where((kinds == " ")[:, None], next_obs, 100).astype(np.float32)
+    discount = np.where(kinds == "t", 0, 1).astype(np.float32)
+    return Step(obs, next_obs, np.full(N, reward, np.float32), discount, kinds == "u", kinds != "r")
+
+
+def make(
+    arena: Arena | None = None, *, epochs: int = 1, minibatches: int = 1, seed: int = 0
+) -> tuple[RolloutExperience, Critic, Arena]:
+    arena = arena or Arena(RolloutExperience.specs(T, N, (1,), np.dtype(np.float32)))
+    critic = Critic()
+    rng = np.random.default_rng(seed)
+    return RolloutExperience(arena, critic, rng, gamma=GAMMA, epochs=epochs, minibatches=minibatches), critic, arena
+
+
+def fill(experience: RolloutExperience, how: Callable[[int], Step] = step) -> None:
+    for number in range(T):
+        assert not experience.due()
+        experience.push(np.full((N, 1), number, np.float32), np.arange(N), how(number), 0)
+    assert experience.due()
+
+
+def test_a_rollout_is_due_when_it_is_whole_and_gone_when_it_was_given_out() -> None:
+    experience, critic, _ = make()
+    fill(experience)
+    batch = experience.batch(0)
+    assert not experience.due()
+    assert sorted(batch.obs[:, 0].tolist()) == sorted([*range(T)] * N)
+    assert (batch.value == 2 * batch.obs[:, 0]).all()
+    assert (batch.logp == 3 * batch.obs[:, 0]).all()
+    assert (batch.advantage == 4 * batch.obs[:, 0]).all()
+    assert (batch.target == batch.value + batch.advantage).all()
+    assert (batch.weight == 1).all()
+    assert critic.last_obs[:, 0].tolist() == [T] * N
+    fill(experience)
+
+
+def test_termination_does_not_bootstrap_and_truncation_does_from_the_true_last_observation() -> None:
+    experience, critic, _ = make()
+    fill(experience, lambda number: step(number, ended="tu " if number == 1 else "   "))
+    experience.batch(0)
+    # State 2 is what the truncated episode ended in, not the 100 that the next one begins with.
+    assert critic.reward.tolist() == [[1, 1, 1], [1, 1 + GAMMA * 2, 1], [1, 1, 1], [1, 1, 1]]
+    assert critic.discount.tolist() == [[0.5] * 3, [0, 0, 0.5], [0.5] * 3, [0.5] * 3]
+
+
+def test_an_episode_that_terminates_at_its_time_limit_has_terminated() -> None:
+    experience, critic, _ = make()
+    both = step(0, ended="t  ")
+    fill(experience, lambda _: Step(both.obs, both.next_obs, both.reward, both.discount, both.discount == 0, both.real))
+    experience.batch(0)
+    assert critic.reward[:, 0].tolist() == [1] * T
+
+
+def test_a_row_that_is_a_reset_has_no_weight_and_passes_nothing_on() -> None:
+    experience, critic, _ = make()
+    counts = []
+    for number in range(T):
+        made = step(number, ended="r  " if number == 2 else "   ")
+        counts.append(experience.push(np.full((N, 1), number, np.float32), np.arange(N), made, 0))
+    assert counts == [3, 3, 2, 3]
+    batch = experience.batch(0)
+    assert critic.discount[2].tolist() == [0, 0.5, 0.5]
+    assert batch.obs[batch.weight == 0].tolist() == [[2]]
+
+
+@pytest.mark.parametrize(("epochs", "minibatches"), [(1, 1), (3, 1), (1, 4), (2, 3)])
+def test_every_row_is_given_out_once_an_epoch_in_equal_parts(epochs: int, minibatches: int) -> None:
+    experience, _, _ = make(epochs=epochs, minibatches=minibatches)
+    for row in range(T):  # a number of its own for each row
+        experience.push(np.arange(N, dtype=np.float32)[:, None] + N * row, np.arange(N), step(row), 0)
+    orders = []
+    for _ in range(epochs):
+        parts = []
+        for _ in range(minibatches):
+            assert experience.due()
+            parts.append(experience.batch(0))
+        assert {len(part.obs) for part in parts} == {T * N // minibatches}
+        rows = np.concatenate([part.obs[:, 0] for part in parts])
+        assert sorted(rows.tolist()) == list(range(T * N))
+        orders.append(rows.tolist())
+    assert not experience.due()
+    assert len({tuple(order) for order in orders}) == epochs, "each epoch has its own order"
+
+
+def test_a_resumed_rollout_goes_on_in_mid_epoch() -> None:
+    def parts(experience: RolloutExperience, count: int) -> list[Minibatch]:
+        return [experience.batch(0) for _ in range(count)]
+
+    whole, _, _ = make(minibatches=3)
+    fill(whole)
+    expected = parts(whole, 3)
+    first, _, arena = make(minibatches=3)
+    fill(first)
+    parts(first, 1)
+    copy = Arena(arena.specs)
+    copy.load(arena)
+    second, _, _ = make(copy, minibatches=3, seed=99)  # the order of this epoch is in the arena
+    for found, wanted in zip(parts(second, 2), expected[1:], strict=True):
+        assert (found.obs == wanted.obs).all()
+        assert (found.advantage == wanted.advantage).all()
+    assert not second.due()

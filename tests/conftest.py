@@ -6,13 +6,17 @@ fails; `pytest --update-counts` writes the counts of this run as the new floor.
 
 from __future__ import annotations
 
+import contextlib
+import importlib
 import json
 import sys
+import warnings
 from collections import Counter
 from pathlib import Path
 
 import hypothesis
 import pytest
+from threadpoolctl import threadpool_limits
 
 TESTS = Path(__file__).resolve().parent
 FLOORS = TESTS / "counts.json"
@@ -27,6 +31,14 @@ def _one_thread() -> None:
     """Networks this small are slower with two threads, and results must not depend on how many cores there are."""
     if "torch" in sys.modules:  # collected tests have imported it by now, if any of them needs it
         sys.modules["torch"].set_num_threads(1)
+    threadpool_limits(1, user_api="blas")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _box2d_in_peace() -> None:
+    """Its C code warns while it is imported, and crashes if that warning is an error."""
+    with warnings.catch_warnings(action="ignore"), contextlib.suppress(ImportError):
+        importlib.import_module("Box2D")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

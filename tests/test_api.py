@@ -290,3 +290,29 @@ class TestEvaluate:
     def test_no_episodes_are_refused(self, trained: passel.Run) -> None:
         with pytest.raises(passel.PasselError, match="at least 1"):
             passel.evaluate(trained.path, episodes=0)
+
+
+def test_observations_without_bounds_cannot_be_scaled(tmp_path: Path) -> None:
+    with pytest.raises(passel.PasselError, match=r"--scale-obs needs .* CartPole-v1 .* Leave it out"):
+        passel.train("CartPole-v1", scale_obs=True, place="inline", quiet=True, out=str(tmp_path / "run"))
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_policy_that_scales_its_observations_is_loaded_with_its_scale(tmp_path: Path) -> None:
+    run = passel.train(
+        "MountainCar-v0",
+        scale_obs=True,
+        hidden=[8],
+        steps=300,
+        eval_episodes=1,
+        quiet=True,
+        tensorboard=False,
+        place="inline",
+        workers=1,
+        out=str(tmp_path / "run"),
+    )
+    network = passel.load(run.path).networks["q"]
+    obs = torch.tensor([[-1.2, 0.07], [0.6, 0.0]])
+    scaled = torch.tensor([[-1.0, 1.0], [1.0, 0.0]])
+    with torch.no_grad():
+        torch.testing.assert_close(network(obs), network.perceptron(scaled), rtol=1e-4, atol=1e-5)

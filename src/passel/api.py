@@ -174,6 +174,11 @@ def film(
 def make_plan(config: RunConfig, numbers: Any, env: Env, resumed: int = 0) -> Plan:
     """Look at the environment and join the axes."""
     spec = describe(env, config.backend)
+    if numbers.scale_obs and spec.bounds is None:
+        raise PasselError(
+            f"--scale-obs needs an observation that is a vector with finite bounds, and {spec.id} does not say that it "
+            "has them. Leave it out."
+        )
     return Plan(config, numbers, env, spec, threads_per_worker(config.workers, spec.obs_shape, config.threads), resumed)
 
 
@@ -247,4 +252,7 @@ def _card(plan: Plan, arena: Arena) -> dict[str, Any]:
 def _spec_from_card(facts: Mapping[str, Any]) -> EnvSpec:
     known = {f.name: facts[f.name] for f in dataclasses.fields(EnvSpec) if f.name in facts}
     known |= {"obs_shape": tuple(facts["obs_shape"]), "obs_dtype": np.dtype(facts["obs_dtype"])}
+    if known.get("bounds") is not None:
+        low, high = known["bounds"]
+        known["bounds"] = tuple(low), tuple(high)
     return EnvSpec(**known)

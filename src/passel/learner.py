@@ -69,12 +69,9 @@ class Learner:
 def explain(error: NonFiniteError, networks: Iterable[nn.Module], batch: Any) -> str:
     """Where the first number that is none came from: the data, a weight, or the output of a layer."""
     cure = "Train again with a smaller --lr or --max-grad-norm; what was learnt until then is kept."
-    for what, array in (
-        ("observations", batch.obs),
-        ("observations", getattr(batch, "next_obs", batch.obs)),
-        ("rewards", getattr(batch, "reward", batch.obs)),
-    ):
-        if not np.isfinite(array).all():
+    for name, what in (("obs", "observations"), ("next_obs", "observations"), ("reward", "rewards")):
+        array = getattr(batch, name, None)
+        if array is not None and not np.isfinite(array).all():
             return f"{error}: the environment's {what} hold NaN or infinity. Mend it, or clip what it returns."
     for module in networks:
         for name, weight in module.named_parameters():

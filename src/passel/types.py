@@ -13,6 +13,7 @@ Array = NDArray[Any]
 Floats = NDArray[np.float32]
 Bools = NDArray[np.bool_]
 Ints = NDArray[np.int64]
+Bounds = tuple[tuple[float, ...], tuple[float, ...]]
 
 
 class PasselError(Exception):
@@ -33,6 +34,8 @@ class EnvSpec:
     backend: str = "gymnasium"
     #: Whether the back-end can rebuild the middle of an episode, so that a resumed run continues it.
     exact_resume: bool = True
+    #: The least and the largest that each number of an observation can be, where that is known and finite.
+    bounds: Bounds | None = None
 
 
 @dataclass(frozen=True)

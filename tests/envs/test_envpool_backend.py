@@ -115,6 +115,10 @@ def test_the_allow_list_says_what_both_makers_say(env: str) -> None:
     fast, plain = describe(env, "envpool"), describe(env, "gymnasium")
     assert (fast.reward_threshold, fast.max_episode_steps) == (plain.reward_threshold, plain.max_episode_steps)
     assert fast.backend == choose(env, "auto") == "envpool"
+    if plain.bounds is None:
+        assert fast.bounds is None
+    else:
+        np.testing.assert_allclose(np.array(fast.bounds), np.array(plain.bounds), rtol=1e-6)
 
 
 def set_state(env: gym.Env[Any, Any], obs: Any) -> None:

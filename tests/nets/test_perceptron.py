@@ -142,3 +142,13 @@ def test_orthogonal_weights(obs_shape: tuple[int, ...]) -> None:
     torch.testing.assert_close(last.weight @ last.weight.T, 1e-4 * torch.eye(2), rtol=1e-4, atol=1e-7)
     assert not hidden.bias.any()
     assert not last.bias.any()
+
+
+def test_bounds_are_brought_to_one_whichever_way_the_output_is_made() -> None:
+    bounds = ((-4.0, 0.0, -0.07), (4.0, 10.0, 0.07))
+    scaled, plain = Network((3,), 2, (4,), bounds), Network((3,), 2, (4,))
+    plain.load_state_dict(scaled.state_dict())
+    obs = np.array([[-4.0, 10.0, 0.0], [2.0, 5.0, 0.035]], np.float32)
+    by_hand = np.array([[-1.0, 1.0, 0.0], [0.5, 0.0, 0.5]], np.float32)
+    np.testing.assert_allclose(scaled.values(obs), plain.values(by_hand), rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(scaled(torch.from_numpy(obs)), plain(torch.from_numpy(by_hand)))

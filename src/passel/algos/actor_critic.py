@@ -23,6 +23,7 @@ class ActorCriticConfig:
     """The numbers of every actor-critic."""
 
     hidden: tuple[int, ...] = option((64, 64), "Widths of the hidden layers, of either network.")
+    scale_obs: bool = option(False, "Bring observations from between their bounds to [-1, 1], where these are known.")
     lr: float = option(7e-4, "Learning rate.")
     lr_end: float | None = option(None, "Learning rate in the end, reached in a straight line; none: constant.")
     lr_steps: int = option(0, "Steps over which the learning rate falls to --lr-end; 0 means all of them.")
@@ -47,8 +48,9 @@ class ActorCritic(Algorithm):
 
     def __init__(self, config: Any, spec: EnvSpec, tensors: Tensors) -> None:
         self._config = config
-        self._policy = Network(spec.obs_shape, spec.n_actions, config.hidden)
-        self._critic = Network(spec.obs_shape, 1, config.hidden)
+        bounds = spec.bounds if config.scale_obs else None
+        self._policy = Network(spec.obs_shape, spec.n_actions, config.hidden, bounds)
+        self._critic = Network(spec.obs_shape, 1, config.hidden, bounds)
         self._policy.start_orthogonal(0.01)
         self._critic.start_orthogonal(1.0)
         self.flats = {"policy": Flat(self._policy), "value": Flat(self._critic)}

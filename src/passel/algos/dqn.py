@@ -33,6 +33,7 @@ class DQNConfig:
     """DQN's numbers. The defaults learn on small control problems; presets know better for some environments."""
 
     hidden: tuple[int, ...] = option((128, 128), "Widths of the hidden layers.")
+    scale_obs: bool = option(False, "Bring observations from between their bounds to [-1, 1], where these are known.")
     lr: float = option(1e-3, "Learning rate.")
     lr_end: float | None = option(None, "Learning rate in the end, reached in a straight line; none: constant.")
     lr_steps: int = option(0, "Steps over which the learning rate falls to --lr-end; 0 means all of them.")
@@ -135,4 +136,5 @@ class DQN(Algorithm):
 
 
 def _network(config: DQNConfig, spec: EnvSpec) -> QNetwork:
-    return QNetwork(spec.obs_shape, spec.n_actions, config.hidden, dueling=config.dueling)
+    bounds = spec.bounds if config.scale_obs else None
+    return QNetwork(spec.obs_shape, spec.n_actions, config.hidden, dueling=config.dueling, bounds=bounds)

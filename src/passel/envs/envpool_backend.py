@@ -8,6 +8,7 @@ transition, and the boundary contract marks it so.
 from __future__ import annotations
 
 import importlib.util
+import math
 import sys
 import warnings
 from collections.abc import Mapping
@@ -24,9 +25,10 @@ from passel.envs.base import Envs
 from passel.envs.build import Factory, nearest
 from passel.envs.seeds import derive_seed
 from passel.envs.spaces import Spaces, read_spaces
-from passel.types import Array, EnvSpec, Episode, Ints, PasselError, Step
+from passel.types import Array, Bounds, EnvSpec, Episode, Ints, PasselError, Step
 
 _FLOAT = np.dtype(np.float32)
+_PI = math.pi
 
 #: Ids that play like Gymnasium's own (tested: spaces, limits, scores of fixed policies), with what they look like, so
 #: that they can be described without the second that it takes to import EnvPool.
@@ -35,6 +37,15 @@ SAME_AS_GYMNASIUM: Mapping[str, Spaces] = {
     "CartPole-v1": Spaces((4,), _FLOAT, 2, 0),
     "LunarLander-v3": Spaces((8,), _FLOAT, 4, 0),
     "MountainCar-v0": Spaces((2,), _FLOAT, 3, 0),
+}
+#: What Gymnasium says of their observations; EnvPool does not always know.
+BOUNDS: Mapping[str, Bounds] = {
+    "Acrobot-v1": ((-1.0, -1.0, -1.0, -1.0, -4 * _PI, -9 * _PI), (1.0, 1.0, 1.0, 1.0, 4 * _PI, 9 * _PI)),
+    "LunarLander-v3": (
+        (-2.5, -2.5, -10.0, -10.0, -2 * _PI, -10.0, 0.0, 0.0),
+        (2.5, 2.5, 10.0, 10.0, 2 * _PI, 10.0, 1.0, 1.0),
+    ),
+    "MountainCar-v0": ((-1.2, -0.07), (0.6, 0.07)),
 }
 JUMANJI = "envpool.jumanji.registration"
 #: The arguments that mean the same to both makers.
@@ -73,6 +84,7 @@ def describe(env: str | Factory, env_args: Mapping[str, Any] | None) -> EnvSpec:
         frame_skip=skip,
         backend="envpool",
         exact_resume=False,
+        bounds=BOUNDS.get(env),
     )
 
 

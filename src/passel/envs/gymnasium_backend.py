@@ -20,6 +20,7 @@ from passel.arena import Spec
 from passel.envs.base import Envs
 from passel.envs.build import AnyEnv, Factory, build, name_of, spaces_of
 from passel.envs.seeds import derive_seed
+from passel.envs.spaces import read_bounds
 from passel.types import Array, EnvSpec, Episode, Ints, Step
 
 #: How many actions of an episode are kept when the environment states no limit of its own.
@@ -160,6 +161,7 @@ def _spec_of(env: str | Factory, copy: AnyEnv) -> EnvSpec:
         frame_skip=_frame_skip(copy),
         backend="gymnasium",
         exact_resume=True,
+        bounds=read_bounds(copy.observation_space),
     )
 
 

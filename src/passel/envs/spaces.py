@@ -8,7 +8,7 @@ import gymnasium as gym
 import numpy as np
 from gymnasium.spaces import Box, Discrete
 
-from passel.types import PasselError
+from passel.types import Bounds, PasselError
 
 
 class Spaces(NamedTuple):
@@ -33,6 +33,16 @@ def read_spaces(name: str, observation: gym.Space[Any], action: gym.Space[Any], 
             f'factory instead of the id: lambda: gymnasium.wrappers.FlattenObservation(gymnasium.make("{name}")).'
         )
     return Spaces(observation.shape, _boundary_dtype(observation.dtype), int(action.n), int(action.start))
+
+
+def read_bounds(observation: gym.Space[Any]) -> Bounds | None:
+    """The bounds of a vector, if every one of them is finite and leaves some room."""
+    if not isinstance(observation, Box) or len(observation.shape) != 1 or observation.dtype.kind != "f":
+        return None
+    low, high = observation.low.astype(np.float64), observation.high.astype(np.float64)
+    if not (np.isfinite(low).all() and np.isfinite(high).all() and (low < high).all()):
+        return None
+    return tuple(map(float, low)), tuple(map(float, high))
 
 
 def _boundary_dtype(declared: np.dtype[Any]) -> np.dtype[Any]:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
 from passel.maths.shapes import Array, Floats
 from passel.nets.perceptron import Perceptron, RecordedLoss, Tape
-from passel.nets.torsos import VectorTorso, torso_for
+from passel.nets.torsos import Bounds, VectorTorso, torso_for
 
 
 class Network(nn.Module):
@@ -23,12 +22,14 @@ class Network(nn.Module):
     Vectors go through a perceptron that differentiates itself; images through convolutions and autograd.
     """
 
-    def __init__(self, obs_shape: Sequence[int], outputs: int, hidden: Sequence[int]) -> None:
+    def __init__(
+        self, obs_shape: Sequence[int], outputs: int, hidden: Sequence[int], bounds: Bounds | None = None
+    ) -> None:
         super().__init__()
-        self.torso = torso_for(obs_shape)
+        self.torso = torso_for(obs_shape, bounds)
         self.perceptron = Perceptron(self.torso.features, [*hidden, outputs], open_end=True)
-        self._self_made = self.perceptron if isinstance(self.torso, VectorTorso) else None
-        self._short_cut = (self._self_made,)  # in a tuple, past Module.__getattr__
+        #: Past autograd, for vectors; in a tuple, past Module.__getattr__.
+        self._short_cut = (self.torso, self.perceptron) if isinstance(self.torso, VectorTorso) else None
 
     def forward(self, obs: Tensor) -> Tensor:
         output: Tensor = self.perceptron(self.torso(obs))
@@ -36,28 +37,25 @@ class Network(nn.Module):
 
     def values(self, obs: Array) -> Floats:
         """The output, without gradients."""
-        (perceptron,) = self._short_cut
-        if perceptron is not None:
+        if self._short_cut:
             return self.record(obs)[0]
         with torch.no_grad():
             return self.record(obs)[0]
 
     def record(self, obs: Array) -> tuple[Floats, Tape | Tensor]:
         """The output, and what `loss` needs to find its gradient."""
-        (perceptron,) = self._short_cut
-        if perceptron is not None:
-            flat = obs.reshape(len(obs), -1) if obs.ndim > 2 else obs
-            return perceptron.record(flat if flat.dtype == np.float32 else flat.astype(np.float32))
+        if self._short_cut:
+            torso, perceptron = self._short_cut
+            return perceptron.record(torso.of_arrays(obs))
         output: Tensor = Network.forward(self, torch.from_numpy(obs))
         return output.detach().numpy(), output
 
     def loss(self, value: float, tape: Tape | Tensor, output_grad: Floats) -> RecordedLoss | AutogradLoss:
         """The loss `value`, whose gradient at the outputs is `output_grad` [B, K]."""
-        (perceptron,) = self._short_cut
         if isinstance(tape, Tensor):
             return AutogradLoss(value, tape, output_grad)
-        assert perceptron is not None
-        return RecordedLoss(value, perceptron, tape, output_grad)
+        assert self._short_cut
+        return RecordedLoss(value, self._short_cut[1], tape, output_grad)
 
     @torch.no_grad()
     def start_orthogonal(self, last_gain: float) -> None:

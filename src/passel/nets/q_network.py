@@ -11,6 +11,7 @@ from passel.maths.q_learning import dueling
 from passel.maths.shapes import Array, Floats
 from passel.nets.network import AutogradLoss, Network
 from passel.nets.perceptron import RecordedLoss, Tape
+from passel.nets.torsos import Bounds
 
 
 class QNetwork(Network):
@@ -18,8 +19,16 @@ class QNetwork(Network):
     others are advantages.
     """
 
-    def __init__(self, obs_shape: Sequence[int], n_actions: int, hidden: Sequence[int], *, dueling: bool) -> None:
-        super().__init__(obs_shape, n_actions + 1 if dueling else n_actions, hidden)
+    def __init__(
+        self,
+        obs_shape: Sequence[int],
+        n_actions: int,
+        hidden: Sequence[int],
+        *,
+        dueling: bool,
+        bounds: Bounds | None = None,
+    ) -> None:
+        super().__init__(obs_shape, n_actions + 1 if dueling else n_actions, hidden, bounds)
         self.dueling = dueling
 
     def forward(self, obs: Tensor) -> Tensor:

@@ -5,20 +5,38 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
+from passel.maths.shapes import Array, Floats
+
+Bounds = tuple[tuple[float, ...], tuple[float, ...]]
+
 
 class VectorTorso(nn.Module):
-    """Flattens an observation of any shape."""
+    """Flattens an observation of any shape; with `bounds`, brings each number from between its bounds to [-1, 1]."""
 
-    def __init__(self, obs_shape: Sequence[int]) -> None:
+    def __init__(self, obs_shape: Sequence[int], bounds: Bounds | None = None) -> None:
         super().__init__()
         self.features = math.prod(obs_shape)
+        self._middle: Floats | None = None
+        if bounds is not None:
+            low, high = (np.asarray(side, np.float32) for side in bounds)
+            self._middle, self._reach = np.float32(0.5) * (low + high), np.float32(0.5) * (high - low)
 
     def forward(self, obs: Tensor) -> Tensor:
         flat = obs.flatten(1) if obs.dim() > 2 else obs
+        if self._middle is not None:
+            flat = (flat - torch.from_numpy(self._middle)) / torch.from_numpy(self._reach)
         return flat if flat.dtype == torch.float32 else flat.float()
+
+    def of_arrays(self, obs: Array) -> Floats:
+        """As forward."""
+        flat = obs.reshape(len(obs), -1) if obs.ndim > 2 else obs
+        if self._middle is not None:
+            flat = (flat - self._middle) / self._reach
+        return flat if flat.dtype == np.float32 else flat.astype(np.float32)
 
 
 class ImageTorso(nn.Module):
@@ -58,6 +76,6 @@ def is_channels_last(obs_shape: Sequence[int]) -> bool:
     return obs_shape[-1] <= 4 < obs_shape[0]
 
 
-def torso_for(obs_shape: Sequence[int]) -> VectorTorso | ImageTorso:
-    """Convolutions for an image, nothing but a new shape for everything else."""
-    return ImageTorso(obs_shape) if is_image(obs_shape) else VectorTorso(obs_shape)
+def torso_for(obs_shape: Sequence[int], bounds: Bounds | None = None) -> VectorTorso | ImageTorso:
+    """Convolutions for an image, nothing but a new shape and scale for everything else."""
+    return ImageTorso(obs_shape) if is_image(obs_shape) else VectorTorso(obs_shape, bounds)

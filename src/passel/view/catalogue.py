@@ -21,8 +21,10 @@ def print_catalogue(console: Console | None = None) -> None:
         ("presets", {env: f"tuned settings for --algo {algo}" for algo, env in PRESETS}),
     ):
         console.print(f"[bold]{title}[/bold]")
+        grid = Table.grid(padding=(0, 2))
         for name, summary in rows.items():
-            console.print(f"  {name:<16} {summary}", highlight=False)
+            grid.add_row(f"  {name:<14}", summary)
+        console.print(grid, highlight=False)
         console.print()
     console.print("[bold]what goes with what[/bold] (every algorithm, every environment with discrete actions)")
     table = Table(box=None, pad_edge=False, padding=(0, 2))

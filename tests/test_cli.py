@@ -18,6 +18,7 @@ import pytest
 
 from harness import TINY, Command, assert_whole, kinds, newest, rows, summary
 from passel import __version__
+from passel.algos import ALGORITHMS
 from passel.algos.dqn import DQNConfig
 from passel.cli import main
 from passel.config import RunConfig
@@ -271,7 +272,7 @@ class TestTrain:
         assert config["env"] == "CartPole-v1"
         assert config["workers"] == 2
         assert config["hidden"] == [8]
-        assert config["lr"] == DQNConfig.lr, "also what was not said is written down"
+        assert config["huber"] == DQNConfig.huber, "also what was not said is written down"
         assert 600 <= summary(path)["steps"] < 620
         assert summary(path)["eval"]["episodes"] == 3
         assert [kind for kind in kinds(path) if kind != "first step"] == ["started", *["checkpointed"] * 3, "finished"]
@@ -355,9 +356,9 @@ class TestLooking:
         code, out, said = told("list")
         assert (code, said) == (0, "")
         for name, scheme in SCHEMES.items():
-            assert re.search(rf"^  {name}\s+{re.escape(scheme.summary)}$", out, re.MULTILINE), name
+            assert re.search(rf"^  {name}\s+{re.escape(scheme.summary)} *$", out, re.MULTILINE), name
             assert re.search(rf"^  {name}\s+runs ", out, re.MULTILINE), name
-        for word in ("dqn", "inline", "processes", "LunarLander-v3"):
+        for word in (*ALGORITHMS, "inline", "processes", "LunarLander-v3"):
             assert re.search(rf"^  {word} ", out, re.MULTILINE), word
         assert "(1) --sync solo is one learner that shares nothing" in out
 

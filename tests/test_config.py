@@ -35,8 +35,13 @@ def test_every_setting_has_a_sentence_of_help(config: type[Any], field: dataclas
 
 
 def test_no_setting_has_two_meanings() -> None:
-    names = [field.name for _, field in FIELDS]
-    assert len(names) == len(set(names))
+    """Nothing is a setting of the run and of an algorithm; and where two algorithms share a name, they share its type."""
+    of_the_run = {field.name for field in dataclasses.fields(RunConfig)}
+    types: dict[str, Any] = {}
+    for algorithm in ALGORITHMS.values():
+        for field in dataclasses.fields(algorithm.Config):
+            assert field.name not in of_the_run
+            assert types.setdefault(field.name, field.type) == field.type
 
 
 def test_every_condition_of_a_setting_is_about_a_setting_that_exists() -> None:
@@ -272,9 +277,9 @@ class TestRanges:
                 continue
             more = dict(field.metadata.get("only", {}))
             more |= {"optimizer": "sgd"} if field.name == "momentum" else {}
+            algo = next((name for name, known in ALGORITHMS.items() if known.Config is config), "dqn")
             with pytest.raises(PasselError, match="must be"):
-                resolve_config({**more, field.name: -1})
-            assert config
+                resolve_config({"algo": algo, **more, field.name: -1})
 
 
 class TestFiles:

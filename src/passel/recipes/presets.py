@@ -26,7 +26,7 @@ PRESETS: dict[tuple[str, str], dict[str, Any]] = {
         "epsilon_end": 0.01,
         "epsilon_steps": 15_000,
     },
-    # Returns over six steps, no exploration in the end, and a target network that waits: bench/results/presets_*.md.
+    # Returns over several steps make up for few updates; a rate that falls keeps what was learnt (presets_*.md there).
     ("dqn", "CartPole-v1"): {
         "hidden": [64, 64],
         "lr": 2e-3,
@@ -36,6 +36,31 @@ PRESETS: dict[tuple[str, str], dict[str, Any]] = {
         "target_every": 1_000,
         "epsilon_end": 0.0,
         "epsilon_steps": 10_000,
+    },
+    ("dqn", "Acrobot-v1"): {
+        "hidden": [64, 64],
+        "lr": 3e-3,
+        "lr_end": 2e-4,
+        "lr_steps": 150_000,
+        "n_step": 6,
+        "target_every": 1,
+        "target_tau": 0.02,
+        "epsilon_steps": 10_000,
+    },
+    # Few environments, much learning and a scale that shows the network the speed: the car finds the flag by driving to
+    # where it has not been, and that takes values that keep up with it.
+    ("dqn", "MountainCar-v0"): {
+        "scale_obs": True,
+        "hidden": [64, 64],
+        "envs": 2,
+        "updates_per_step": 0.5,
+        "lr_end": 2e-4,
+        "lr_steps": 100_000,
+        "n_step": 5,
+        "target_every": 1,
+        "target_tau": 0.01,
+        "epsilon_end": 0.02,
+        "epsilon_steps": 15_000,
     },
 }
 

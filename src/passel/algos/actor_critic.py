@@ -33,9 +33,7 @@ class ActorCriticConfig:
     max_grad_norm: float | None = option(0.5, "Gradients are scaled down to this norm, each network's for itself.")
     gamma: float = option(0.99, "Discount of a step.")
     horizon: int = option(5, "Steps of each environment between two lessons.")
-    gae_lambda: float = option(
-        1.0, "How far returns reach: 1 means over the whole horizon, less trusts the critic sooner."
-    )
+    gae_lambda: float = option(1.0, "How far returns reach: over the whole horizon at 1, and less below.")
     entropy: float = option(0.01, "What a nat of the policy's entropy is worth, so that it does not settle too soon.")
 
 

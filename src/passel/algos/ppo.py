@@ -19,9 +19,7 @@ class PPOConfig(ActorCriticConfig):
     lr: float = option(3e-4, "Learning rate.")
     optimizer: Literal["adam", "rmsprop", "sgd"] = option("adam", "Which of torch's optimisers.")
     horizon: int = option(128, "Steps of each environment between two lessons.")
-    gae_lambda: float = option(
-        0.95, "How far returns reach: 1 means over the whole horizon, less trusts the critic sooner."
-    )
+    gae_lambda: float = option(0.95, "How far returns reach: over the whole horizon at 1, and less below.")
     epochs: int = option(4, "Passes over a rollout.")
     minibatches: int = option(4, "Parts that a pass is made in, an update each.")
     clip: float = option(0.2, "How far the probability of an action may move in one lesson, as a ratio.")

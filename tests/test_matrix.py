@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -103,6 +104,8 @@ def test_in_processes_an_on_policy_cell_runs(algo: str, sync: str, tmp_path: Pat
     assert run.summary.steps >= 600
     assert run.summary.updates > 10
     assert run.summary.eval is not None
+    lines = [json.loads(line, parse_constant=pytest.fail) for line in (run.path / "metrics.jsonl").open()]
+    assert set(lines[-1]["scalars"]) == {"loss", *ALGORITHMS[algo].scalar_names}
 
 
 @pytest.mark.parametrize("cell", IN_PROCESSES, ids=lambda cell: "-".join(map(str, cell.values())))

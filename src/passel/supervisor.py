@@ -208,18 +208,18 @@ class Supervisor:
             updates_per_second=float(moved[:, COLUMNS["updates"]].sum() / gone) / collective,
             staleness=float(counters[:, COLUMNS["staleness"]].mean()),
             shares=_shares(seconds.sum(axis=0)),
-            scalars={
-                "loss": float(counters[:, COLUMNS["loss"]].mean()),
-                **{
-                    name: float(self._board.scalar(number).mean())
-                    for number, name in enumerate(self._plan.algorithm.scalar_names)
-                },
-            },
+            scalars={"loss": float(counters[:, COLUMNS["loss"]].mean()), **self._scalars()},
             workers=rows,
             total_steps=total,
             solved_at=self.threshold,
             phase=phase,
         )
+
+    def _scalars(self) -> dict[str, float]:
+        """The algorithm's own numbers, the mean over the workers that have them yet."""
+        columns = ((name, self._board.scalar(i)) for i, name in enumerate(self._plan.algorithm.scalar_names))
+        known = ((name, column[np.isfinite(column)]) for name, column in columns)
+        return {name: float(column.mean()) for name, column in known if len(column)}
 
     def _mean_return(self) -> float | None:
         return sum(self._scores) / len(self._scores) if self._scores else None

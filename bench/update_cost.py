@@ -17,6 +17,7 @@ from typing import cast
 
 import numpy as np
 import torch
+from threadpoolctl import threadpool_limits
 from torch import nn
 
 from common import Progress, alternating, machine, middle, number, parser, table, write
@@ -149,6 +150,7 @@ def main() -> None:
     said = options.parse_args()
     card = machine()
     torch.set_num_threads(1)
+    threadpool_limits(1, user_api="blas")
     progress = Progress(len(SIZES))
     found: dict[str, dict[str, list[float]]] = {}
     for hidden, size in SIZES:

@@ -102,6 +102,13 @@ def test_an_output_is_the_callers_to_keep() -> None:
     assert (first == before).all()
 
 
+def test_a_gradient_without_a_place_is_a_mistake_not_a_loss() -> None:
+    network = Perceptron(3, (4, 2))
+    output, tape = network.record(np.ones((5, 3), np.float32))
+    with pytest.raises(ValueError, match="behind a Flat"):
+        network.backward(tape, output)
+
+
 def test_many_batch_sizes_do_not_pile_up_buffers() -> None:
     network = Perceptron(3, (4, 2))
     for size in range(1, 100):

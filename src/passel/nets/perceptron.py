@@ -115,6 +115,8 @@ class _Wire:
 
     def write_gradient(self, x: Floats, delta: Floats) -> None:
         """dW = delta^T x and db = sum delta."""
+        if self._weight_grad is None:
+            raise ValueError("there is no place for the gradient: put the module behind a Flat first")
         if len(self._ones) != len(delta):
             self._ones = np.ones(len(delta), np.float32)
         np.matmul(delta.T, x, out=self._weight_grad)

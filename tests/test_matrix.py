@@ -104,7 +104,8 @@ def test_in_processes_an_on_policy_cell_runs(algo: str, sync: str, tmp_path: Pat
     assert run.summary.steps >= 600
     assert run.summary.updates > 10
     assert run.summary.eval is not None
-    lines = [json.loads(line, parse_constant=pytest.fail) for line in (run.path / "metrics.jsonl").open()]
+    text = (run.path / "metrics.jsonl").read_text()
+    lines = [json.loads(line, parse_constant=pytest.fail) for line in text.splitlines()]
     assert set(lines[-1]["scalars"]) == {"loss", *ALGORITHMS[algo].scalar_names}
 
 

@@ -118,7 +118,7 @@ def resume(
         plan = make_plan(config, numbers, env or config.env, resumed=history.resumed)
         arena = _make_arena(plan)
         arena.load({name: tensor for group in saved.groups.values() for name, tensor in group.items()})
-        folder.truncate_metrics(saved.step)
+        folder.truncate_metrics(saved.step, history.seconds)
         folder.event("resumed", steps=saved.step, checkpoint=saved.path.name)
         view.message(f"Resuming {path} at step {saved.step:,}.")
         return _run(plan, arena, folder, view, history, interrupts, began, discard=False)

@@ -83,7 +83,7 @@ class Supervisor:
         self._checkpoint_at = self._next_checkpoint()
         self._saved: str | None = None
         self._marks: deque[tuple[float, Any]] = deque(maxlen=64)
-        self._started = False
+        self._started = self._ended = False
         self._shown = self._reported = 0.0
         self._sampled = time.perf_counter()
         self._peak = PeakRss(os.getpid())
@@ -136,7 +136,7 @@ class Supervisor:
         """Bring everybody to rest, keep everything, and measure the policy if nobody has."""
         self._show("checkpoint")
         self._placement.pause()
-        self._history.seconds = time.perf_counter() - self._began
+        self._history.seconds = self._seconds()
         if status == "finished" and self._history.eval is None and self._evaluate() is None:
             status = "stopped"
         if status == "finished" and self._history.solved_at_steps is not None:
@@ -200,7 +200,7 @@ class Supervisor:
         return Report(
             steps=steps,
             frames=steps * self._plan.spec.frame_skip,
-            seconds=now - self._began,
+            seconds=self._seconds(),
             episodes=self._history.episodes,
             updates=int(counters[:, COLUMNS["updates"]].sum()) // collective,
             return_mean_100=self._mean_return(),
@@ -221,6 +221,10 @@ class Supervisor:
         known = ((name, column[np.isfinite(column)]) for name, column in columns)
         return {name: float(column.mean()) for name, column in known if len(column)}
 
+    def _seconds(self) -> float:
+        """How old the run is. Its clock stops with its last checkpoint, for a resumed run goes on from there."""
+        return self._history.seconds if self._ended else time.perf_counter() - self._began
+
     def _mean_return(self) -> float | None:
         return sum(self._scores) / len(self._scores) if self._scores else None
 
@@ -233,7 +237,7 @@ class Supervisor:
 
     def _confirm(self) -> bool:
         """A greedy evaluation agrees. If so, everybody is left at rest with the policy that was evaluated."""
-        steps, seconds = self._board.steps, time.perf_counter() - self._began
+        steps, seconds = self._board.steps, self._seconds()
         self._placement.pause()
         result = self._evaluate()
         if result is None or self.threshold is None or result.mean < self.threshold:
@@ -248,7 +252,7 @@ class Supervisor:
             self._placement.resume()
             return False
         self._history.solved_at_steps, self._history.solved_at_episodes = self._board.steps, self._history.episodes
-        self._history.solved_at_seconds = time.perf_counter() - self._began
+        self._history.solved_at_seconds = self._seconds()
         self._folder.event("solved", steps=steps, seconds=seconds, mean=result.mean)
         return True
 
@@ -288,7 +292,7 @@ class Supervisor:
         """Write the arena to disk; everybody must be at rest."""
         self._show("checkpoint")
         steps = self._board.steps
-        self._history.seconds = time.perf_counter() - self._began
+        self._history.seconds = self._seconds()
         self._history.scores = list(self._scores)
         self._history.peak_rss_mb = self._peak.mb
         path = checkpoint.save(
@@ -317,6 +321,7 @@ class Supervisor:
             self._folder.write_summary(self._summary("failed"))
 
     def _finish(self, status: Status) -> Summary:
+        self._ended = True
         self._show("finished")
         self._folder.event(status, steps=self._board.steps)
         summary = self._summary(status)

@@ -289,6 +289,10 @@ def test_metrics_after_a_checkpoint_are_dropped_and_appending_goes_on(tmp_path: 
         run.truncate_metrics(after_step=250)
         run.metric({"steps": 300, "again": True})
         assert run.read_metrics() == [{"steps": 100}, {"steps": 200}, {"steps": 300, "again": True}]
+        run.metric({"steps": 300, "seconds": 7.5})
+        run.metric({"steps": 300, "seconds": 7.6})
+        run.truncate_metrics(after_step=300, after_seconds=7.5)
+        assert run.read_metrics()[3:] == [{"steps": 300, "seconds": 7.5}]
         run.truncate_metrics(after_step=0)
         assert run.read_metrics() == []
     assert names_in(tmp_path) == {"config.toml", "card.json", ".lock", "metrics.jsonl"}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import json
+import math
 import re
 import tomllib
 from collections.abc import Callable, Mapping
@@ -104,10 +105,10 @@ class RunFolder:
         self._check_may_write()
         replace_file(self.path / SUMMARY, json_text(obj, indent=2) + "\n")
 
-    def truncate_metrics(self, after_step: int) -> None:
+    def truncate_metrics(self, after_step: int, after_seconds: float = math.inf) -> None:
         """Drop the reports later than a checkpoint: the resumed run will make them again."""
         self._check_may_write()
-        self._metrics.keep(lambda row: row.get("steps", 0) <= after_step)
+        self._metrics.keep(lambda row: row.get("steps", 0) <= after_step and row.get("seconds", 0) <= after_seconds)
 
     def read_config(self) -> dict[str, Any]:
         return _parsed(self.path / CONFIG, tomllib.loads)

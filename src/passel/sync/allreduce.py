@@ -62,7 +62,7 @@ class DistributedMean(Mean):
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
         self._distributed = dist
         dist.init_process_group(
-            "nccl" if torch.cuda.is_available() else "gloo",
+            "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo",  # by where the vector is
             init_method=f"file://{meeting_point}",
             rank=rank,
             world_size=workers,

@@ -21,6 +21,7 @@ class Learner:
 
     def __init__(self, algo: Algorithm, syncs: Mapping[str, Sync], experience: Experience, clock: Clock) -> None:
         self._algo, self._syncs, self._experience, self._clock = algo, syncs, experience, clock
+        self._first = next(iter(syncs.values()))
         self.loss = 0.0
         self._costs = (0.0, 0.0, 0.0)
 
@@ -28,16 +29,18 @@ class Learner:
         """Bring every network up to date."""
         for sync in self._syncs.values():
             sync.pull()
-        self._algo.refresh(next(iter(self._syncs.values())).version)
+        self._algo.refresh(self._first.version)
+        if self._algo.enough(self._first.agreed):
+            self._experience.abandon()
         self._mark()
 
-    def update(self, steps_so_far: int, lr: float) -> None:
+    def update(self, steps_so_far: int, lr: float, progress: float = 0.0) -> None:
         """One update of every network."""
-        for sync in self._syncs.values():
-            sync.lr = lr
         batch = self._experience.batch(steps_so_far)
         self._clock.mark("sample")
-        loss = self._algo.loss(batch)
+        loss = self._algo.loss(batch, progress)
+        for sync in self._syncs.values():
+            sync.lr, sync.told = lr, loss.told
         try:
             self.loss = sum(sync.push(loss.losses[name]) for name, sync in self._syncs.items())
         except NonFiniteError as error:
@@ -47,7 +50,7 @@ class Learner:
 
     def remember(self, staleness: float, updates: int) -> None:
         """Go on counting from what a resumed run had counted."""
-        costs = next(iter(self._syncs.values())).costs
+        costs = self._first.costs
         costs.staleness, costs.pushes = staleness * updates, updates
 
     @property

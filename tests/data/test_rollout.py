@@ -116,6 +116,18 @@ def test_every_row_is_given_out_once_an_epoch_in_equal_parts(epochs: int, miniba
     assert len({tuple(order) for order in orders}) == epochs, "each epoch has its own order"
 
 
+def test_a_rollout_is_abandoned_only_once_it_has_been_learnt_from() -> None:
+    experience, _, _ = make(epochs=2, minibatches=3)
+    fill(experience)
+    experience.abandon()
+    assert experience.due(), "nothing was learnt from this one yet"
+    experience.batch(0)
+    experience.abandon()
+    assert not experience.due()
+    fill(experience)
+    assert [len(experience.batch(0).obs) for _ in range(6)] == [4] * 6, "the next one is given out from the beginning"
+
+
 def test_a_resumed_rollout_goes_on_in_mid_epoch() -> None:
     def parts(experience: RolloutExperience, count: int) -> list[Minibatch]:
         return [experience.batch(0) for _ in range(count)]

@@ -20,7 +20,7 @@ class A3C(ActorCritic):
     Config = ActorCriticConfig
     scalar_names = ("entropy", "value_mean")
 
-    def loss(self, batch: Minibatch) -> Loss:
+    def loss(self, batch: Minibatch, progress: float = 0.0) -> Loss:
         logits, tape = self._policy.record(batch.obs)
         said = policy_gradient_and_slope(logits, batch.action, batch.advantage, batch.weight, self._config.entropy)
         self._told = [said.entropy, float(batch.value.mean())]

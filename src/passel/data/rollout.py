@@ -102,6 +102,11 @@ class RolloutExperience:
             self.forget()
         return rows
 
+    def abandon(self) -> None:
+        """Leave a rollout that was begun to be learnt from: the policy has moved too far from it."""
+        if self._counts[1]:
+            self.forget()
+
     def forget(self) -> None:
         """Begin a new rollout."""
         self._counts[0] = self._counts[1] = 0

@@ -88,7 +88,17 @@ def _check_ranges(config: RunConfig, numbers: Any) -> None:
         ),
         (
             numbers,
-            ("lr", "updates_per_step", "huber", "optimizer_eps", "max_grad_norm", "clip", "value_clip"),
+            (
+                "lr",
+                "updates_per_step",
+                "huber",
+                "optimizer_eps",
+                "max_grad_norm",
+                "clip",
+                "clip_end",
+                "value_clip",
+                "target_kl",
+            ),
             lambda v: v > 0,
             "more than 0",
         ),

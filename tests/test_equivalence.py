@@ -161,11 +161,12 @@ class TestAllReduce:
         means = [ArenaMean(tensors, rank, 3) for rank in range(3)]
         for _ in range(5):
             rows = torch.randn(3, 5)
-            for mean, row in zip(means, rows, strict=True):
-                mean.start(row)
+            for number, (mean, row) in enumerate(zip(means, rows, strict=True)):
+                mean.start(row, float(number))
             found = [mean.finish() for mean in means]
             for each in found:
-                torch.testing.assert_close(each, rows.mean(dim=0))
+                torch.testing.assert_close(each[:-1], rows.mean(dim=0))
+                assert float(each[-1]) == 1.0
                 assert torch.equal(each, found[0])
 
 

@@ -25,4 +25,4 @@ class A3C(ActorCritic):
         said = policy_gradient_and_slope(logits, batch.action, batch.advantage, batch.weight, self._config.entropy)
         self._told = [said.entropy, float(batch.value.mean())]
         policy = self._policy.loss(said.value, tape, said.slope)
-        return Loss({"policy": policy, "value": self._value_loss(batch)})
+        return Loss(self.losses(batch, policy))

@@ -52,7 +52,7 @@ class PPO(ActorCritic):
         )
         self._told = [said.entropy, float(batch.value.mean()), said.kl, said.clipped]
         policy = self._policy.loss(said.value, tape, said.slope)
-        return Loss({"policy": policy, "value": self._value_loss(batch, config.value_clip)}, told=said.kl)
+        return Loss(self.losses(batch, policy), told=said.kl)
 
     def enough(self, agreed: float) -> bool:
         target = self._config.target_kl

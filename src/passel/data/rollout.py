@@ -70,6 +70,8 @@ class RolloutExperience:
         self._judge, self._rng, self._gamma = judge, rng, np.float32(gamma)
         self._horizon = len(self._obs)
         self._minibatches, self._parts = minibatches, epochs * minibatches
+        #: The part that was given out last, by its place in the epoch.
+        self.given = 0
 
     def push(self, obs: Array, actions: Ints, step: Step, steps_so_far: int) -> int:
         """Keep what came out of one step. Returns how many real transitions there were."""
@@ -96,7 +98,8 @@ class RolloutExperience:
             self._settle()
         if part % self._minibatches == 0:
             self._order[:] = self._rng.permutation(len(self._order))
-        rows = self._rows(part % self._minibatches)
+        self.given = part % self._minibatches
+        rows = self.rows(self.given)
         self._counts[1] = part + 1
         if part + 1 == self._parts:
             self.forget()
@@ -121,7 +124,8 @@ class RolloutExperience:
         said = self._judge.judge(self._obs, self._action, self._reward, self._discount, self._last_obs)
         self._value[:], self._logp[:], self._advantage[:] = said.value, said.logp, said.advantage
 
-    def _rows(self, part: int) -> Minibatch:
+    def rows(self, part: int) -> Minibatch:
+        """One part of the present epoch."""
         size = len(self._order) // self._minibatches
         rows = self._order[part * size : (part + 1) * size]
 

@@ -61,6 +61,8 @@ class Inline(Placement):
             scheme.servers(self.arena.below(f"sync/{name}"), links.schemes[name])
             for name, scheme in self.plan.schemes.items()
         ]
+        for rank, half in enumerate(links.halves):
+            half.resident.append(self.plan.build_half(self.arena, links, rank))
         self._workers = [self.plan.build_worker(self.arena, links, rank) for rank in range(self.plan.workers)]
         self.board.states[:] = State.READY
 

@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, cast
 
 import gymnasium as gym
+import numpy as np
 import torch
 
 from passel.algos import ALGORITHMS
@@ -25,12 +26,16 @@ from passel.learner import Learner
 from passel.maths.schedules import linear
 from passel.place.board import Board
 from passel.place.diets import DIETS, Diet
+from passel.place.split import CriticHalf, HalfLinks, Lessons, OtherHalf, half_specs
 from passel.place.worker import Worker
 from passel.streams import Stream, derive
 from passel.sync import SCHEMES
-from passel.sync.base import Kit, Scheme, SyncSettings
+from passel.sync.base import Kit, Scheme, Server, Sync, SyncSettings
 from passel.sync.optimiser import OptimiserSettings
 from passel.types import EnvSpec, PasselError
+
+#: The network that a split worker leaves to its other half.
+CRITIC = "value"
 
 PLACEMENTS = {
     "inline": "all workers take turns in one process: deterministic, the oracle for the others",
@@ -54,6 +59,7 @@ class Links:
 
     schemes: dict[str, Any]
     memory_lock: Any
+    halves: list[HalfLinks]
 
 
 @dataclass(frozen=True)
@@ -106,7 +112,7 @@ class Plan:
     def specs(self) -> dict[str, Spec]:
         """The layout of the arena: everything that must outlive a turn, by name."""
         numbers, spec, workers = self.numbers, self.spec, self.workers
-        specs = prefixed("board", Board.specs(workers, sum(scheme.server_count for scheme in self.schemes.values())))
+        specs = prefixed("board", Board.specs(workers, len(self.server_names)))
         for name, scheme in self.schemes.items():
             specs |= prefixed(f"sync/{name}", scheme.specs())
         specs |= self.diet.shared_specs()
@@ -117,6 +123,7 @@ class Plan:
                 **prefixed("algo", self.algorithm.specs(numbers, spec)),
                 **prefixed("envs", env_specs(spec, self.config.envs)),
                 **self.diet.own_specs(),
+                **(prefixed("half", half_specs(self.schemes[CRITIC].size)) if self.split else {}),
             }
             specs |= prefixed(f"worker/{rank}", parts)
         return specs
@@ -133,7 +140,38 @@ class Plan:
             scheme.start(arena.below(f"sync/{name}"))
 
     def links(self, kit: Kit) -> Links:
-        return Links({name: scheme.links(kit) for name, scheme in self.schemes.items()}, kit.lock())
+        halves = [HalfLinks.made_by(kit) for _ in range(self.workers if self.split else 0)]
+        return Links({name: scheme.links(kit) for name, scheme in self.schemes.items()}, kit.lock(), halves)
+
+    @property
+    def split(self) -> bool:
+        """Whether each worker has another half that learns what the critic should."""
+        return bool(getattr(self.numbers, "split", False))
+
+    @property
+    def server_names(self) -> list[str]:
+        """The roles beside the workers, each of which `build_server` builds by its number."""
+        shards = sum(scheme.server_count for scheme in self.schemes.values())
+        critics = self.workers if self.split else 0
+        return [f"shard {number}" for number in range(shards)] + [f"critic {rank}" for rank in range(critics)]
+
+    def build_server(self, arena: Arena, links: Links, number: int) -> Server:
+        shards = [(name, index) for name, scheme in self.schemes.items() for index in range(scheme.server_count)]
+        if number < len(shards):
+            name, index = shards[number]
+            return self.schemes[name].servers(arena.below(f"sync/{name}"), links.schemes[name])[index]
+        return self.build_half(arena, links, number - len(shards))
+
+    def build_half(self, arena: Arena, links: Links, rank: int) -> CriticHalf:
+        """The half of worker `rank` that learns what the critic should."""
+        own = arena.below(f"worker/{rank}")
+        algo = self.make_algorithm(own.below("algo"))
+        lessons = self.diet.serve(arena, own, rank, algo, np.random.default_rng(), links.memory_lock)
+        sync = self._attach(algo, arena, links, rank, CRITIC)
+        return CriticHalf(rank, cast(Any, algo), sync, cast(Lessons, lessons), own.below("half"), links.halves[rank])
+
+    def _attach(self, algo: Algorithm, arena: Arena, links: Links, rank: int, name: str) -> Sync:
+        return self.schemes[name].attach(algo.flats[name], arena.below(f"sync/{name}"), links.schemes[name], rank)
 
     def build_worker(self, arena: Arena, links: Links, rank: int) -> Worker:
         """Worker `rank`, over an arena that may be new or half-way through a run."""
@@ -145,12 +183,14 @@ class Plan:
         acting = Stream(own["acting"], derive(self.config.seed, "acting", rank))
         sampling = Stream(own["sampling"], derive(self.config.seed, "sampling", rank))
         algo = self.make_algorithm(own.below("algo"))
-        syncs = {
-            name: scheme.attach(algo.flats[name], arena.below(f"sync/{name}"), links.schemes[name], rank)
-            for name, scheme in self.schemes.items()
-        }
+        mine = [name for name in self.schemes if not (self.split and name == CRITIC)]
+        syncs = {name: self._attach(algo, arena, links, rank, name) for name in mine}
         experience = self.diet.serve(arena, own, rank, algo, sampling.rng, links.memory_lock)
-        learner = Learner(algo, syncs, experience, clock)
+        partner = None
+        if self.split:
+            lessons = cast(Lessons, experience)
+            partner = OtherHalf(algo.flats[CRITIC], lessons, own.below("half"), links.halves[rank])
+        learner = Learner(algo, syncs, experience, clock, partner)
         learner.remember(board.column("staleness")[rank], int(board.column("updates")[rank]))
         envs = make_envs(
             self.env,
@@ -171,9 +211,7 @@ class Plan:
             [acting, sampling],
             limit=self.config.steps,
             lr=self.lr,
-            joint_pushes=[
-                arena[f"sync/{name}/pushes"].numpy() for name, scheme in self.schemes.items() if scheme.collective
-            ],
+            joint_pushes=[arena[f"sync/{name}/pushes"].numpy() for name in mine if self.schemes[name].collective],
             resumed=self.resumed > 0,
         )
 

@@ -29,7 +29,7 @@ from gymnasium.vector.utils import CloudpickleWrapper
 from passel.arena import Arena
 from passel.place.base import Placement, WorkerDiedError
 from passel.place.board import Board, Command, State
-from passel.place.budget import at_most
+from passel.place.budget import at_most, tiny_is_zero
 from passel.place.forkserver import context, main_hidden, warm_up
 from passel.place.plan import Links, Plan
 from passel.sync.base import Semaphore
@@ -170,7 +170,7 @@ def _main(target: Callable[..., None], errors: Connection, wrapped: CloudpickleW
     _end_with_parent()
     plan = cast(Plan, wrapped.fn)
     try:
-        with at_most(plan.threads):
+        with at_most(plan.threads), tiny_is_zero():
             target(plan, *args)
     except PasselError as error:
         errors.send(("user", str(error), ""))

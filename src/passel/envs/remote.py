@@ -30,10 +30,12 @@ QUIET = 4.0  # seconds without an answer after which a server is given up; 5 are
 LONG = 120.0  # seconds that building or resetting a group may take, as long as the server says that it is at it
 RECONNECT_PATIENCE = 60.0
 TICK_MS = 250
+AWAKE = 0.0005  # seconds of looking for an answer before sleeping; other threads go first
 MAX_REPLY = 1 << 30  # bytes of one array
 SMALL = 1 << 14  # bytes below which an array is copied out of libzmq's buffer, where it need not be aligned
 DTYPES = {np.dtype(kind).str: np.dtype(kind) for kind in ("?", "u1", "i1", "u2", "i2", "u4", "i4", "u8", "i8", "f4")}
 TERMINATED, TRUNCATED = 1, 2
+_DOUBLE = np.dtype("<f8")
 
 CURES = {
     "version": "Use the same version of passel on both sides.",
@@ -41,6 +43,9 @@ CURES = {
     "full": "Start it with more --sessions.",
     "environment": "Look at what the server printed, and correct the environment.",
 }
+
+
+_yield = getattr(os, "sched_yield", lambda: time.sleep(0))
 
 
 class LostError(Exception):
@@ -186,12 +191,11 @@ class RemoteEnvs(Envs):
         """A step out of its answer."""
         n, spec = self.n, self.spec
         next_obs = answer.array(0, (n, *spec.obs_shape), spec.obs_dtype)
-        reward = answer.array(1, (n,), np.dtype("<f8"))
-        ends = answer.array(2, (n,), np.dtype("u1"))
+        reward, ends = answer.array(1, (2, n), _DOUBLE)
         obs, ended = next_obs, np.flatnonzero(ends)
         if len(ended):
             obs = next_obs.copy()
-            obs[ended] = answer.array(3, (len(ended), *spec.obs_shape), spec.obs_dtype)
+            obs[ended] = answer.array(2, (len(ended), *spec.obs_shape), spec.obs_dtype)
         self._score += reward
         self._length += 1
         return Step(
@@ -354,9 +358,8 @@ class Link:
         except self._zmq.Again:
             raise LostError("takes no more messages") from None
         while True:
-            try:
-                frames = self._socket.recv_multipart(copy=False)
-            except self._zmq.Again:
+            frames = self._receive()
+            if not frames:
                 self._look_for_a_cause(time.monotonic() - heard, patience)
                 continue
             answer = self._read(frames, op, seq)
@@ -365,6 +368,22 @@ class Link:
             heard = time.monotonic()
             if heard - began > limit:
                 raise LostError(f"was still not done after {limit:.0f} s")
+
+    def _receive(self) -> list[Any]:
+        """The next message, or nothing after a tick. Sleeps late: to be woken costs more than most steps take."""
+        receive, awake, again = self._socket.recv, time.perf_counter() + AWAKE, self._zmq.Again
+        while True:
+            late = time.perf_counter() > awake
+            try:
+                frames = [receive(0 if late else self._zmq.NOBLOCK, copy=False)]
+                break
+            except again:
+                if late:
+                    return []
+            _yield()
+        while frames[-1].more:
+            frames.append(receive(copy=False))
+        return frames
 
     def _read(self, frames: Sequence[Any], op: str, seq: int) -> Answer | None:
         """The answer; None for a sign of life, and for what answers an earlier question."""
@@ -429,7 +448,7 @@ def _facts(name: str, answer: Answer) -> Facts:
         raise ValueError(f"autoreset {header['autoreset']}")
     bounds = None
     if answer.frames:
-        low, high = (answer.array(side, shape, np.dtype("<f8")) for side in (0, 1))
+        low, high = (answer.array(side, shape, _DOUBLE) for side in (0, 1))
         bounds = tuple(map(float, low)), tuple(map(float, high))
     limit, threshold = header["limit"], header["threshold"]
     spec = EnvSpec(

@@ -48,12 +48,16 @@ MAX_REQUEST = 1 << 20  # bytes of one frame; libzmq drops the connection of who 
 MAX_HEADER = 1 << 12
 MAX_SEED = 2**63 - 1
 TICK_MS = 1000
+AWAKE = 0.0005  # seconds of looking for the next message before sleeping; other threads go first
 TIDY_EVERY = 5.0  # seconds between two looks for clients that are gone
 NOTICE_EVERY = 0.5  # seconds between two signs of life while something takes long
 HEARTBEAT_MS = 1000
 
 Header = Dict[str, Any]
 Outcome = Tuple[Any, float, bool, bool]
+
+
+_yield = getattr(os, "sched_yield", lambda: time.sleep(0))
 
 
 class UsageError(Exception):
@@ -124,6 +128,7 @@ class Game:
         self.env, self._skip, self._limit = env, skip, limit
         self._takes_seed = all(takes_seed(layer) for layer in layers(env))
         self._steps = 0
+        self.step = self._once if skip == 1 else self._several
 
     def reset(self, seed: int) -> Any:
         self._steps = 0
@@ -134,9 +139,7 @@ class Game:
             said = self.env.reset()
         return said[0] if isinstance(said, tuple) else said
 
-    def step(self, action: int) -> Outcome:
-        if self._skip == 1:
-            return self._once(action)
+    def _several(self, action: int) -> Outcome:
         total = 0.0
         for _ in range(self._skip):
             obs, reward, terminated, truncated = self._once(action)
@@ -383,10 +386,20 @@ class Server:
                 session.close()
 
     def _receive(self, wait: bool) -> Optional[List[Any]]:
-        try:
-            return cast(List[Any], self._socket.recv_multipart(0 if wait else zmq.NOBLOCK, copy=False))
-        except zmq.Again:
-            return None
+        """The next message. Waits for some time without sleeping: to be woken costs more than most steps."""
+        receive, awake = self._socket.recv, time.perf_counter() + (AWAKE if wait else 0.0)
+        while True:
+            late = wait and time.perf_counter() > awake
+            try:
+                frames = [receive(0 if late else zmq.NOBLOCK, copy=False)]
+                break
+            except zmq.Again:
+                if late or not wait:
+                    return None
+            _yield()
+        while frames[-1].more:
+            frames.append(receive(copy=False))
+        return frames
 
     def _handle(self, message: List[Any]) -> None:
         """Answer one message, or say why not. Whatever it holds, the loop goes on."""
@@ -501,17 +514,19 @@ class Server:
     def _step(self, client: bytes, session: Session, actions: List[int]) -> None:
         """Step every copy; where an episode ends, the next one's first observation goes along."""
         n, write, games = session.n, self._lens.write, session.games
-        obs, reward, ends = self._blank(n), np.empty(n, "<f8"), np.zeros(n, np.uint8)
+        obs, outcomes = self._blank(n), np.zeros((2, n), "<f8")
+        reward, ends = outcomes
+        ended = []
         for i in range(n):
             seen, reward[i], terminated, truncated = games[i].step(actions[i])
             write(seen, obs[i])
             if terminated or truncated:
                 ends[i] = 1 if terminated else 2
-        arrays = [obs, reward, ends]
-        ended = np.flatnonzero(ends)
-        if len(ended):
+                ended.append(i)
+        arrays = [obs, outcomes]
+        if ended:
             fresh = self._blank(len(ended))
-            for row, i in enumerate(ended.tolist()):
+            for row, i in enumerate(ended):
                 self._begin(session, i, fresh[row])
             arrays.append(fresh)
         self._send(client, {"op": "step", "seq": session.seq}, arrays)

@@ -16,13 +16,13 @@ import numpy as np
 from passel.algos import ALGORITHMS
 from passel.arena import Arena
 from passel.config import RunConfig, as_dict
-from passel.envs.make import describe
+from passel.envs.make import describe, is_served
 from passel.evaluation import play, summarise
 from passel.interrupts import Interrupts
 from passel.place.base import Placement
 from passel.place.budget import threads_per_worker, usable_cores
 from passel.place.inline import Inline
-from passel.place.plan import Plan
+from passel.place.plan import Plan, env_args
 from passel.place.processes import Processes
 from passel.policy import Policy
 from passel.recipes.resolve import resolve_config
@@ -152,8 +152,8 @@ def evaluate(
     policy = load(path)
     config, _ = resolve_config(RunFolder.open(Path(path), lock=False).read_config())
     fresh = derive(config.seed if seed is None else seed, "evaluation", -1 % 2**31)
-    played = play(policy, env or config.env, episodes, fresh, threads=usable_cores(), progress=progress)
-    return summarise(played)
+    options: dict[str, Any] = {"threads": usable_cores(), "env_args": env_args(config), "progress": progress}
+    return summarise(play(policy, env or config.env, episodes, fresh, **options))
 
 
 def film(
@@ -163,6 +163,8 @@ def film(
     policy = load(path)
     folder = RunFolder.open(Path(path), lock=False)
     config, _ = resolve_config(folder.read_config())
+    if env is None and is_served(config.env):
+        raise PasselError(f"{config.env} is served, and a server sends no pictures to film. Film where it runs.")
 
     def make() -> gym.Env[Any, Any]:
         return env() if env else gym.make(config.env, render_mode="rgb_array")
@@ -173,7 +175,7 @@ def film(
 
 def make_plan(config: RunConfig, numbers: Any, env: Env, resumed: int = 0) -> Plan:
     """Look at the environment and join the axes."""
-    spec = describe(env, config.backend)
+    spec = describe(env, config.backend, env_args(config))
     if numbers.scale_obs and spec.bounds is None:
         raise PasselError(
             f"--scale-obs needs an observation that is a vector with finite bounds, and {spec.id} does not say that it "

@@ -29,7 +29,10 @@ def option(default: Any, help: str, **metadata: Any) -> Any:
 class RunConfig:
     """What every run has, whatever the algorithm."""
 
-    env: str = option("LunarLander-v3", "Environment: a Gymnasium id, or package:Id-v0 to import the package first.")
+    env: str = option(
+        "LunarLander-v3",
+        "Environment: a Gymnasium id, package:Id-v0 to import the package first, or a server's address.",
+    )
     algo: str = option("dqn", "Algorithm.")
     sync: str = option("hogwild", "How the learners share the parameters: solo, locked, hogwild, server or allreduce.")
     place: str = option("processes", "Where the workers run: inline (one process, deterministic) or processes.")
@@ -43,6 +46,10 @@ class RunConfig:
     envs: int = option(16, "Environments that each worker steps at once.")
     backend: Literal["auto", "gymnasium", "envpool"] = option(
         "auto", "Who steps the environments: envpool where it is known to be equal and installed, else gymnasium."
+    )
+    env_key: str = option("", "Key file for a server of environments on another machine (passel keys).")
+    reconnect: bool = option(
+        False, "Wait for a server of environments that is lost to come back, and go on with new episodes."
     )
     threads: int = option(0, "Threads of each worker; 0 means 1 for vectors, an equal part of the cores for images.")
     shards: int = option(1, "Shards of the parameter server.", only={"sync": "server"})

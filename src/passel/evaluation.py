@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import gymnasium as gym
@@ -27,6 +27,7 @@ def play(
     seed: int,
     *,
     threads: int = 1,
+    env_args: Mapping[str, Any] | None = None,
     progress: Callable[[int], bool] = lambda _: True,
 ) -> list[Episode]:
     """`episodes` episodes from new starts. Each copy of the environment plays a number of them that is fixed
@@ -35,16 +36,17 @@ def play(
     """
     if episodes < 1:
         raise PasselError(f"--episodes is {episodes}, and must be at least 1.")
-    copies = min(episodes, AT_ONCE)
+    copies = min(episodes, AT_ONCE, policy.spec.max_copies or AT_ONCE)
     quota = np.full(copies, episodes // copies)
     quota[: episodes % copies] += 1
-    envs = make_envs(env, copies, seed, backend=policy.spec.backend, threads=threads)  # type: ignore[arg-type]
+    backend: Any = policy.spec.backend
+    envs = make_envs(env, copies, seed, backend=backend, threads=threads, env_args=env_args)
     played: list[Episode] = []
     try:
         obs = envs.reset()
         while quota.any():
             step = envs.step(np.asarray(policy.act(obs)))
-            for copy, episode in zip(np.flatnonzero(step.ended & step.real), step.episodes, strict=True):
+            for copy, episode in zip(np.flatnonzero(step.ended), step.episodes, strict=True):
                 if quota[copy]:
                     quota[copy] -= 1
                     played.append(episode)

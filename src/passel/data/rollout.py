@@ -82,6 +82,10 @@ class RolloutExperience:
         cut = np.flatnonzero(step.truncated & (step.discount > 0) & step.real)
         if len(cut):
             self._reward[t, cut] += self._gamma * self._judge.values(step.next_obs[cut])
+        lost = np.flatnonzero(step.truncated & ~step.real)
+        if len(lost):
+            # The episode ended with the step before, which bootstraps from here: this row must add nothing to that.
+            self._reward[t, lost] = self._judge.values(obs[lost])
         self._discount[t, step.ended] = 0
         self._discount[t, ~step.real] = 0
         self._last_obs[:] = step.obs

@@ -20,7 +20,7 @@ from passel.algos.base import Algorithm
 from passel.arena import Arena, Spec, Tensors, prefixed
 from passel.clock import Clock
 from passel.config import RunConfig
-from passel.envs.make import make_envs
+from passel.envs.make import is_served, make_envs
 from passel.envs.make import specs as env_specs
 from passel.learner import Learner
 from passel.maths.schedules import linear
@@ -53,6 +53,11 @@ def why_not(sync: str, place: str, workers: int = 2) -> str | None:
     return None
 
 
+def env_args(config: RunConfig) -> dict[str, Any] | None:
+    """What the run's settings say to whoever makes the environments."""
+    return {"key": config.env_key, "reconnect": config.reconnect} if is_served(config.env) else None
+
+
 @dataclass(frozen=True)
 class Links:
     """What joins the workers beside the arena: made once by the placement, given to every worker."""
@@ -81,6 +86,10 @@ class Plan:
     @property
     def diet(self) -> Diet:
         return DIETS[self.algorithm.diet](self)
+
+    @property
+    def env_args(self) -> dict[str, Any] | None:
+        return env_args(self.config)
 
     @property
     def workers(self) -> int:
@@ -198,6 +207,7 @@ class Plan:
             derive(self.config.seed, "envs", rank * 1_000 + (0 if self.spec.exact_resume else self.resumed)),
             backend=self.spec.backend,  # type: ignore[arg-type]
             threads=self.threads,
+            env_args=self.env_args,
             tensors=own.below("envs"),
         )
         return Worker(

@@ -11,6 +11,8 @@ from passel.run.card import machine_card
 OPTIONAL = {
     "envpool": ("fast environments for LunarLander and classic control", "pip install 'passel[fast]'"),
     "Box2D": ("LunarLander", "pip install 'passel[box2d]'"),
+    "zmq": ("environments over a socket", "pip install 'passel[remote]'"),
+    "msgpack": ("environments over a socket", "pip install 'passel[remote]'"),
     "matplotlib": ("passel plot", "pip install 'passel[view]'"),
     "av": ("passel video", "pip install 'passel[view]'"),
 }

@@ -36,7 +36,7 @@ ARROWS: dict[str, set[str]] = {
     "view": {"types", "run"},
     "testing": {"types"},
     "place": {"actor", "learner", "algos", "envs", "data", "sync", "nets", "maths", "run", *GROUND},
-    "recipes": {"algos", "place", *GROUND},
+    "recipes": {"algos", "envs", "place", *GROUND},
     "policy": {"algos", "arena", "types"},
     "evaluation": {"envs", "policy", "run", "types"},
     "supervisor": {"place", "run", "view", "policy", "evaluation", "interrupts", *GROUND},

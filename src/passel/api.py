@@ -16,12 +16,15 @@ import numpy as np
 from passel.algos import ALGORITHMS
 from passel.arena import Arena
 from passel.config import RunConfig, as_dict
+from passel.envs.level_sets import level_set
+from passel.envs.levels import is_level_set
 from passel.envs.make import describe
-from passel.evaluation import play, summarise
+from passel.evaluation import level_table, play, play_levels, summarise
 from passel.interrupts import Interrupts
 from passel.place.base import Placement
 from passel.place.budget import threads_per_worker, usable_cores
 from passel.place.inline import Inline
+from passel.place.parts import Parts, divide, measure, remembered
 from passel.place.plan import Plan
 from passel.place.processes import Processes
 from passel.policy import Policy
@@ -115,7 +118,8 @@ def resume(
             )
         history.resumed += 1
         history.eval = None
-        plan = make_plan(config, numbers, env or config.env, resumed=history.resumed)
+        held = folder.read_card().get("levels")
+        plan = make_plan(config, numbers, env or config.env, resumed=history.resumed, held=held)
         arena = _make_arena(plan)
         arena.load({name: tensor for group in saved.groups.values() for name, tensor in group.items()})
         folder.truncate_metrics(saved.step, history.seconds)
@@ -152,8 +156,38 @@ def evaluate(
     policy = load(path)
     config, _ = resolve_config(RunFolder.open(Path(path), lock=False).read_config())
     fresh = derive(config.seed if seed is None else seed, "evaluation", -1 % 2**31)
+    if env is None and is_level_set(config.env):
+        levels = level_set(config.env)
+        each = max(1, episodes // len(levels.train))
+        found = play_levels(policy, levels, levels.train, each, fresh, progress=progress)
+        return summarise([episode for level in found.values() for episode in level])
     played = play(policy, env or config.env, episodes, fresh, threads=usable_cores(), progress=progress)
     return summarise(played)
+
+
+def evaluate_levels(
+    path: str | Path, *, episodes: int = 1, seed: int | None = None, progress: Callable[[int], bool] = lambda _: True
+) -> dict[str, Any]:
+    """Play `episodes` fresh greedy episodes of every level of a run's set; the table, which levels.json then holds."""
+    folder = RunFolder.open(Path(path), lock=False)
+    config, _ = resolve_config(folder.read_config())
+    if not is_level_set(config.env):
+        raise PasselError(f"{path} was trained on {config.env}, which is no set of levels. Use `passel eval {path}`.")
+    policy, levels = load(path), level_set(config.env)
+    parts = []
+    for before, role, names in (
+        (0, "evaluation", levels.train),
+        (len(levels.train) * episodes, "held-out", levels.held_out),
+    ):
+        fresh = derive(config.seed if seed is None else seed, role, -1 % 2**31)
+
+        def tell(ended: int, before: int = before) -> bool:
+            return progress(before + ended)
+
+        parts.append(play_levels(policy, levels, names, episodes, fresh, progress=tell))
+    table = level_table(levels, *parts)
+    folder.write_levels(table)
+    return table
 
 
 def film(
@@ -164,6 +198,11 @@ def film(
     folder = RunFolder.open(Path(path), lock=False)
     config, _ = resolve_config(folder.read_config())
 
+    if env is None and is_level_set(config.env):
+        raise PasselError(
+            f"{config.env} is a set of levels, which cannot be filmed as one. Look at `passel levels {path}`."
+        )
+
     def make() -> gym.Env[Any, Any]:
         return env() if env else gym.make(config.env, render_mode="rgb_array")
 
@@ -171,15 +210,31 @@ def film(
     return record_episodes(make, lambda obs: np.asarray(policy.act(obs)), seeds, folder.videos, episodes)
 
 
-def make_plan(config: RunConfig, numbers: Any, env: Env, resumed: int = 0) -> Plan:
-    """Look at the environment and join the axes."""
-    spec = describe(env, config.backend)
+def make_plan(
+    config: RunConfig, numbers: Any, env: Env, resumed: int = 0, held: Mapping[str, Any] | None = None
+) -> Plan:
+    """Look at the environment and join the axes. `held` is what the card of a resumed run says about its levels."""
+    parts = _make_parts(config, env, held) if is_level_set(env) else None
+    spec = describe(env, config.backend) if parts is None else parts.levels.describe()
     if numbers.scale_obs and spec.bounds is None:
         raise PasselError(
             f"--scale-obs needs an observation that is a vector with finite bounds, and {spec.id} does not say that it "
             "has them. Leave it out."
         )
-    return Plan(config, numbers, env, spec, threads_per_worker(config.workers, spec.obs_shape, config.threads), resumed)
+    threads = threads_per_worker(config.workers, spec.obs_shape, config.threads)
+    return Plan(config, numbers, env, spec, threads, resumed, parts)
+
+
+def _make_parts(config: RunConfig, env: Env, held: Mapping[str, Any] | None) -> Parts:
+    """Who holds which levels: as a resumed run's card says, or by what their steps cost now.
+
+    In one process nobody waits for anybody, and a run must be the same run again: there all levels count as equal.
+    """
+    levels = level_set(str(env))
+    if held:
+        return remembered(levels, held["workers"], held["step_us"])
+    apart = config.place != "inline" and config.workers > 1 and levels.listed and len(levels.train) > config.workers
+    return divide(levels, config.workers, measure(levels) if apart else None)
 
 
 def _run(
@@ -246,6 +301,19 @@ def _card(plan: Plan, arena: Arena) -> dict[str, Any]:
             "obs_dtype": np.dtype(plan.spec.obs_dtype).name,
             "envs_per_worker": plan.config.envs,
         },
+        **({} if plan.parts is None else {"levels": _level_facts(plan, plan.parts)}),
+    }
+
+
+def _level_facts(plan: Plan, parts: Parts) -> dict[str, Any]:
+    """Who holds which levels, which a resumed run must find again, and what each worker's gradient counts for."""
+    return {
+        "train": len(parts.levels.train),
+        "held_out": list(parts.levels.held_out),
+        "workers": [list(held) for held in parts.held],
+        "rows": [plan.rows(rank) for rank in range(plan.workers)],
+        "weights": [parts.weight(rank) for rank in range(plan.workers)],
+        "step_us": dict(parts.costs),
     }
 
 

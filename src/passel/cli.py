@@ -145,6 +145,11 @@ def _parser(arguments: Sequence[str]) -> _Parser:
     video = command("video", "Film the best, the median and the worst of some greedy episodes.", run=True)
     video.add_argument("--episodes", type=_whole, default=10, help="How many to choose from (default 10).")
     video.add_argument("--seed", type=_whole, default=0, help="Seed of the first episode (default 0).")
+    levels = command("levels", "How well a run's policy plays each level of its set, trained on or held out.", run=True)
+    levels.add_argument(
+        "--episodes", type=_whole, help="Play so many of each level again; default: show the last table."
+    )
+    levels.add_argument("--seed", type=_whole, help="Seed of the episodes; default: the run's.")
     plot = command("plot", "Draw learning curve, speed and share of time of one or more runs.")
     plot.add_argument("runs", nargs="+", type=Path, help="Folders of the runs.")
     plot.add_argument("--x", choices=["steps", "seconds", "episodes"], default="steps", help="The horizontal axis.")
@@ -237,10 +242,15 @@ def _closing(run: Run) -> int:
     from rich.console import Console
 
     from passel.run.folder import RunFolder
+    from passel.view.levels import print_levels
     from passel.view.result import render_result
 
-    if not RunFolder.open(run.path, lock=False).read_config().get("quiet"):
+    folder = RunFolder.open(run.path, lock=False)
+    if not folder.read_config().get("quiet"):
         render_result({**run.summary.to_json(), "shares": run.shares, "solved_at": run.threshold}, run.path, Console())
+        levels = folder.read_levels()
+        if levels:
+            print_levels(levels, Console())
     return EXIT_INTERRUPTED if run.summary.status == "stopped" else 0
 
 
@@ -278,6 +288,22 @@ def _plot(said: argparse.Namespace, began: float) -> int:
     return 0
 
 
+def _levels(said: argparse.Namespace, began: float) -> int:
+    from rich.console import Console
+
+    from passel import api
+    from passel.run.folder import RunFolder
+    from passel.view.levels import print_levels
+    from passel.view.plot import plot_levels
+
+    found = RunFolder.open(said.run, lock=False).read_levels()
+    if found is None or said.episodes is not None or said.seed is not None:
+        found = api.evaluate_levels(said.run, episodes=1 if said.episodes is None else said.episodes, seed=said.seed)
+    print_levels(found, Console())
+    print(plot_levels(found, said.run / "levels.png"))
+    return 0
+
+
 def _list(said: argparse.Namespace, began: float) -> int:
     from passel.view.catalogue import print_catalogue
 
@@ -297,6 +323,7 @@ COMMANDS: dict[str, Callable[[argparse.Namespace, float], int]] = {
     "resume": _resume,
     "eval": _eval,
     "video": _video,
+    "levels": _levels,
     "plot": _plot,
     "list": _list,
     "doctor": _doctor,

@@ -29,7 +29,10 @@ def option(default: Any, help: str, **metadata: Any) -> Any:
 class RunConfig:
     """What every run has, whatever the algorithm."""
 
-    env: str = option("LunarLander-v3", "Environment: a Gymnasium id, or package:Id-v0 to import the package first.")
+    env: str = option(
+        "LunarLander-v3",
+        "Environment: a Gymnasium id, package:Id-v0 to import the package first, or a set, levels:NAME.",
+    )
     algo: str = option("dqn", "Algorithm.")
     sync: str = option("hogwild", "How the learners share the parameters: solo, locked, hogwild, server or allreduce.")
     place: str = option("processes", "Where the workers run: inline (one process, deterministic) or processes.")
@@ -40,7 +43,7 @@ class RunConfig:
     until_solved: bool = option(True, "Stop when the environment is solved and a greedy evaluation confirms it.")
     solved_at: float | None = option(None, "Mean return that counts as solved; none: the environment's own threshold.")
     eval_episodes: int = option(100, "Fresh greedy episodes of an evaluation.")
-    envs: int = option(16, "Environments that each worker steps at once.")
+    envs: int = option(16, "Environments that each worker steps at once; with a list of levels, of each level.")
     backend: Literal["auto", "gymnasium", "envpool"] = option(
         "auto", "Who steps the environments: envpool where it is known to be equal and installed, else gymnasium."
     )

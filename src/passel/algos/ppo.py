@@ -25,7 +25,7 @@ class PPOConfig(ActorCriticConfig):
     clip: float = option(0.2, "How far the probability of an action may move in one lesson, as a ratio.")
     value_clip: float | None = option(None, "How far the critic may move in one lesson; none: as far as it likes.")
     normalise: bool = option(
-        True, "Scale the advantages of each minibatch to mean 0 and variance 1, each worker its own."
+        True, "Scale the advantages of each minibatch to mean 0 and variance 1, each worker (or level) its own."
     )
 
 
@@ -39,7 +39,7 @@ class PPO(ActorCritic):
 
     def loss(self, batch: Minibatch) -> Loss:
         config = self._config
-        advantage = normalised(batch.advantage, batch.weight) if config.normalise else batch.advantage
+        advantage = normalised(batch.advantage, batch.weight, batch.group) if config.normalise else batch.advantage
         logits, tape = self._policy.record(batch.obs)
         said = clipped_surrogate_and_slope(
             logits, batch.action, advantage, batch.logp, batch.weight, config.clip, config.entropy

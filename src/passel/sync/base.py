@@ -87,6 +87,8 @@ class Sync(ABC):
         self.lr = settings.optimiser.lr
         self.version = 0
         self.costs = Costs()
+        #: What my gradients are multiplied with: other than 1 where a mean over learners should count some for more.
+        self.weight = 1.0
 
     @abstractmethod
     def pull(self) -> None:
@@ -102,6 +104,8 @@ class Sync(ABC):
         if not math.isfinite(value):
             raise NonFiniteError(f"the loss is {value}")
         self.flat.backward(loss)
+        if self.weight != 1:
+            self.flat.grads.mul_(self.weight)
         self.send()
         self.costs.pushes += 1
         return value

@@ -60,7 +60,7 @@ ARROWS: dict[str, set[str]] = {
 }
 
 #: One file may know all axes, to print what goes with what.
-EXCEPTIONS = {"view/catalogue.py": {"algos", "place", "recipes", "sync"}}
+EXCEPTIONS = {"view/catalogue.py": {"algos", "envs", "place", "recipes", "sync"}}
 
 #: From a room, only these of another's modules.
 DOORS = {
@@ -75,6 +75,7 @@ DOORS = {
 
 OPTIONAL = {
     "envpool": "envs/envpool_backend.py",
+    "stable_retro": "envs/retro_game.py",
     "matplotlib": "view/plot.py",
     "av": "view/video.py",
     "tensorboard": "view/tensorboard.py",

@@ -53,8 +53,8 @@ ARROWS: dict[str, set[str]] = {
         "supervisor",
         *GROUND,
     },
-    "cli": {"algos", "api", "config", "place", "run", "types", "view", "__init__"},
-    "study": {"api", "run", "types"},
+    "cli": {"algos", "api", "config", "place", "run", "study", "types", "view", "__init__"},
+    "study": {"api", "envs", "evaluation", "run", "streams", "types"},
     "__init__": {"api", "policy", "run", "types"},
     "__main__": {"cli"},
 }

@@ -12,6 +12,7 @@ from typing import Any
 
 import gymnasium as gym
 import numpy as np
+from torch import Tensor
 
 from passel.algos import ALGORITHMS
 from passel.arena import Arena
@@ -70,6 +71,8 @@ def train(env: Env | None = None, *, view: View | None = None, began: float | No
     """
     began = time.perf_counter() if began is None else began
     said = dict(settings) if env is None else {**settings, "env": _name(env)}
+    if said.get("start_from"):
+        said = inherited(said["start_from"], said)
     config, numbers = resolve_config(said)
     target: Env = config.env if env is None or isinstance(env, str) else env
     plan = make_plan(config, numbers, target)
@@ -78,9 +81,42 @@ def train(env: Env | None = None, *, view: View | None = None, began: float | No
     path = Path(config.out or default_name(as_dict(config)))
     arena = _make_arena(plan)
     plan.prepare(arena)
+    if config.start_from:
+        _begin_from(config.start_from, plan, arena)
     with RunFolder.create(path, as_dict(config, numbers), _card(plan, arena)) as folder, Interrupts() as interrupts:
         folder.event("started", workers=plan.workers)
         return _run(plan, arena, folder, view, History(), interrupts, began, discard=True)
+
+
+def inherited(path: str | Path, said: Mapping[str, Any]) -> dict[str, Any]:
+    """What the user said, over the algorithm, the scheme and the algorithm's settings of the run at `path`."""
+    content = RunFolder.open(Path(path), lock=False).read_config()
+    config, numbers = resolve_config(content)
+    algo = said.get("algo", config.algo)
+    if algo != config.algo:
+        raise PasselError(f"{path} was trained by {config.algo}, whose weights --algo {algo} cannot use. Leave it out.")
+    kept = {"algo", "sync", *(field.name for field in dataclasses.fields(numbers))}
+    return {key: value for key, value in as_dict(config, numbers).items() if key in kept} | dict(said)
+
+
+def _begin_from(path: str, plan: Plan, arena: Arena) -> None:
+    """Put the weights of another run into a new arena, if they fit. Its optimiser begins anew."""
+    folder = RunFolder.open(Path(path), lock=False)
+    spec, hidden = _spec_from_card(folder.read_card()["env"]), tuple(folder.read_config()["hidden"])
+    for what, its, ours in (
+        ("observations of shape", spec.obs_shape, plan.spec.obs_shape),
+        ("a number of actions of", spec.n_actions, plan.spec.n_actions),
+        ("hidden layers of", hidden, plan.numbers.hidden),
+    ):
+        if its != ours:
+            raise PasselError(
+                f"the weights of {path} do not fit: they are for {what} {its}, and {plan.spec.id} has {ours} here. "
+                "Choose an environment and settings of the same shape."
+            )
+    for name, vector in _vectors(path).items():
+        if vector.shape != arena[f"sync/{name}/vector"].shape:
+            raise PasselError(f"the weights of {path} do not fit this run's {name} network. Use the same settings.")
+        arena[f"sync/{name}/vector"].copy_(vector)
 
 
 def resume(
@@ -131,17 +167,21 @@ def resume(
 def load(path: str | Path) -> Policy:
     """The policy of a run, from its last good checkpoint. Starts nothing, needs no environment."""
     folder = RunFolder.open(Path(path), lock=False)
-    saved = checkpoint.latest(folder.path, lambda _: None)
-    if saved is None:
-        raise PasselError(f"{path} has no checkpoint yet. Wait for the first, or train longer.")
     config, numbers = resolve_config(folder.read_config())
     spec = _spec_from_card(folder.read_card()["env"])
-    vectors = {
+    return Policy(ALGORITHMS[config.algo], numbers, spec, _vectors(path))
+
+
+def _vectors(path: str | Path) -> dict[str, Tensor]:
+    """The weights of a run's last good checkpoint, by network."""
+    saved = checkpoint.latest(Path(path), lambda _: None)
+    if saved is None:
+        raise PasselError(f"{path} has no checkpoint yet. Wait for the first, or train longer.")
+    return {
         name.split("/")[1]: tensor
         for name, tensor in saved.groups["parameters"].items()
         if name.startswith("sync/") and name.endswith("/vector")
     }
-    return Policy(ALGORITHMS[config.algo], numbers, spec, vectors)
 
 
 def evaluate(

@@ -40,6 +40,11 @@ class RunConfig:
     steps: int = option(0, "Stop after this many agent steps in all workers together; 0 means the preset's number.")
     seed: int = option(1, "Seed of all random streams.")
     out: str = option("", "Folder of the run; empty means a new one below runs/.")
+    start_from: str = option(
+        "",
+        "Run whose weights to begin with; its algorithm, scheme and settings hold where none are given.",
+        flag="from",
+    )
     until_solved: bool = option(True, "Stop when the environment is solved and a greedy evaluation confirms it.")
     solved_at: float | None = option(None, "Mean return that counts as solved; none: the environment's own threshold.")
     eval_episodes: int = option(100, "Fresh greedy episodes of an evaluation.")

@@ -8,7 +8,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from passel.view.format import format_number
+from passel.view.format import UNKNOWN, format_number
 
 #: Levels of a part that are shown one by one; of more, the best and the worst.
 SHOWN = 60
@@ -42,6 +42,29 @@ def verdict(found: Mapping[str, Any]) -> str:
     return (
         f"{words}; of {len(held_out['levels'])} held out: {format_number(held_out['mean'])}; "
         f"generalisation gap: {format_number(found['gap'])}"
+    )
+
+
+def print_transfer(found: Mapping[str, Any], console: Console) -> None:
+    """Both ways to a level side by side, and what the joint policy scores there before it has seen it."""
+    table = Table(box=None, pad_edge=False, padding=(0, 2), header_style="bright_black")
+    for title in ("", "seed", "whole run", "last 100", "greedy in the end"):
+        table.add_column(title, justify="left" if title == "" else "right", no_wrap=True)
+    for way, runs in found["ways"].items():
+        for run in runs:
+            numbers = [UNKNOWN if run[name] is None else format_number(run[name]) for name in ("curve", "last", "eval")]
+            table.add_row(way, str(run["seed"]), *numbers)
+    console.print()
+    console.print(
+        f"{found['set']}, level {found['level']}, {found['steps']:,} steps each", highlight=False, soft_wrap=True
+    )
+    console.print(table, highlight=False)
+    zero = found["zero_shot"]
+    console.print(
+        f"the joint policy on this level, before: {format_number(zero['mean'])} "
+        f"(mean of {zero['episodes']} greedy episodes)",
+        highlight=False,
+        soft_wrap=True,
     )
 
 

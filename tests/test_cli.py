@@ -309,7 +309,8 @@ class TestTrain:
         code, out, said = told("train", "--help")
         assert (code, said) == (0, "")
         for field in (*dataclasses.fields(RunConfig), *dataclasses.fields(DQNConfig)):
-            assert f"--{field.name.replace('_', '-')}" in out, field.name
+            flag = field.metadata.get("flag", field.name).replace("_", "-")
+            assert f"--{flag}" in out, field.name
             words = "".join(field.metadata["help"].split())
             assert words in "".join(out.split()), field.name
 

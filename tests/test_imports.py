@@ -36,7 +36,7 @@ ARROWS: dict[str, set[str]] = {
     "view": {"types", "run"},
     "testing": {"types"},
     "place": {"actor", "learner", "algos", "envs", "data", "sync", "nets", "maths", "run", *GROUND},
-    "recipes": {"algos", "place", "envs", *GROUND},
+    "recipes": {"algos", "envs", "place", *GROUND},
     "policy": {"algos", "arena", "types"},
     "evaluation": {"envs", "policy", "run", "types"},
     "supervisor": {"place", "run", "view", "policy", "evaluation", "interrupts", *GROUND},
@@ -53,14 +53,14 @@ ARROWS: dict[str, set[str]] = {
         "supervisor",
         *GROUND,
     },
-    "cli": {"algos", "api", "config", "envs", "place", "run", "types", "view", "__init__"},
-    "study": {"api", "run", "types"},
+    "cli": {"algos", "api", "config", "envs", "place", "run", "study", "types", "view", "__init__"},
+    "study": {"api", "envs", "evaluation", "run", "streams", "types"},
     "__init__": {"api", "policy", "run", "types"},
     "__main__": {"cli"},
 }
 
 #: One file may know all axes, to print what goes with what.
-EXCEPTIONS = {"view/catalogue.py": {"algos", "place", "recipes", "sync"}}
+EXCEPTIONS = {"view/catalogue.py": {"algos", "envs", "place", "recipes", "sync"}}
 
 #: From a room, only these of another's modules.
 DOORS = {
@@ -75,6 +75,7 @@ DOORS = {
 
 OPTIONAL = {
     "envpool": "envs/envpool_backend.py",
+    "stable_retro": "envs/retro_game.py",
     "matplotlib": "view/plot.py",
     "av": "view/video.py",
     "tensorboard": "view/tensorboard.py",

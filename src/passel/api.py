@@ -12,16 +12,20 @@ from typing import Any
 
 import gymnasium as gym
 import numpy as np
+from torch import Tensor
 
 from passel.algos import ALGORITHMS
 from passel.arena import Arena
 from passel.config import RunConfig, as_dict
+from passel.envs.level_sets import level_set
+from passel.envs.levels import is_level_set
 from passel.envs.make import describe, is_served
-from passel.evaluation import play, summarise
+from passel.evaluation import level_table, play, play_levels, summarise
 from passel.interrupts import Interrupts
 from passel.place.base import Placement
 from passel.place.budget import threads_per_worker, usable_cores
 from passel.place.inline import Inline
+from passel.place.parts import Parts, divide, measure, remembered
 from passel.place.plan import Plan, env_args
 from passel.place.processes import Processes
 from passel.policy import Policy
@@ -67,6 +71,8 @@ def train(env: Env | None = None, *, view: View | None = None, began: float | No
     """
     began = time.perf_counter() if began is None else began
     said = dict(settings) if env is None else {**settings, "env": _name(env)}
+    if said.get("start_from"):
+        said = inherited(said["start_from"], said)
     config, numbers = resolve_config(said)
     target: Env = config.env if env is None or isinstance(env, str) else env
     plan = make_plan(config, numbers, target)
@@ -75,9 +81,42 @@ def train(env: Env | None = None, *, view: View | None = None, began: float | No
     path = Path(config.out or default_name(as_dict(config)))
     arena = _make_arena(plan)
     plan.prepare(arena)
+    if config.start_from:
+        _begin_from(config.start_from, plan, arena)
     with RunFolder.create(path, as_dict(config, numbers), _card(plan, arena)) as folder, Interrupts() as interrupts:
         folder.event("started", workers=plan.workers)
         return _run(plan, arena, folder, view, History(), interrupts, began, discard=True)
+
+
+def inherited(path: str | Path, said: Mapping[str, Any]) -> dict[str, Any]:
+    """What the user said, over the algorithm, the scheme and the algorithm's settings of the run at `path`."""
+    content = RunFolder.open(Path(path), lock=False).read_config()
+    config, numbers = resolve_config(content)
+    algo = said.get("algo", config.algo)
+    if algo != config.algo:
+        raise PasselError(f"{path} was trained by {config.algo}, whose weights --algo {algo} cannot use. Leave it out.")
+    kept = {"algo", "sync", *(field.name for field in dataclasses.fields(numbers))}
+    return {key: value for key, value in as_dict(config, numbers).items() if key in kept} | dict(said)
+
+
+def _begin_from(path: str, plan: Plan, arena: Arena) -> None:
+    """Put the weights of another run into a new arena, if they fit. Its optimiser begins anew."""
+    folder = RunFolder.open(Path(path), lock=False)
+    spec, hidden = _spec_from_card(folder.read_card()["env"]), tuple(folder.read_config()["hidden"])
+    for what, its, ours in (
+        ("observations of shape", spec.obs_shape, plan.spec.obs_shape),
+        ("a number of actions of", spec.n_actions, plan.spec.n_actions),
+        ("hidden layers of", hidden, plan.numbers.hidden),
+    ):
+        if its != ours:
+            raise PasselError(
+                f"the weights of {path} do not fit: they are for {what} {its}, and {plan.spec.id} has {ours} here. "
+                "Choose an environment and settings of the same shape."
+            )
+    for name, vector in _vectors(path).items():
+        if vector.shape != arena[f"sync/{name}/vector"].shape:
+            raise PasselError(f"the weights of {path} do not fit this run's {name} network. Use the same settings.")
+        arena[f"sync/{name}/vector"].copy_(vector)
 
 
 def resume(
@@ -115,7 +154,8 @@ def resume(
             )
         history.resumed += 1
         history.eval = None
-        plan = make_plan(config, numbers, env or config.env, resumed=history.resumed)
+        held = folder.read_card().get("levels")
+        plan = make_plan(config, numbers, env or config.env, resumed=history.resumed, held=held)
         arena = _make_arena(plan)
         arena.load({name: tensor for group in saved.groups.values() for name, tensor in group.items()})
         folder.truncate_metrics(saved.step, history.seconds)
@@ -127,17 +167,21 @@ def resume(
 def load(path: str | Path) -> Policy:
     """The policy of a run, from its last good checkpoint. Starts nothing, needs no environment."""
     folder = RunFolder.open(Path(path), lock=False)
-    saved = checkpoint.latest(folder.path, lambda _: None)
-    if saved is None:
-        raise PasselError(f"{path} has no checkpoint yet. Wait for the first, or train longer.")
     config, numbers = resolve_config(folder.read_config())
     spec = _spec_from_card(folder.read_card()["env"])
-    vectors = {
+    return Policy(ALGORITHMS[config.algo], numbers, spec, _vectors(path))
+
+
+def _vectors(path: str | Path) -> dict[str, Tensor]:
+    """The weights of a run's last good checkpoint, by network."""
+    saved = checkpoint.latest(Path(path), lambda _: None)
+    if saved is None:
+        raise PasselError(f"{path} has no checkpoint yet. Wait for the first, or train longer.")
+    return {
         name.split("/")[1]: tensor
         for name, tensor in saved.groups["parameters"].items()
         if name.startswith("sync/") and name.endswith("/vector")
     }
-    return Policy(ALGORITHMS[config.algo], numbers, spec, vectors)
 
 
 def evaluate(
@@ -152,8 +196,38 @@ def evaluate(
     policy = load(path)
     config, _ = resolve_config(RunFolder.open(Path(path), lock=False).read_config())
     fresh = derive(config.seed if seed is None else seed, "evaluation", -1 % 2**31)
+    if env is None and is_level_set(config.env):
+        levels = level_set(config.env)
+        each = max(1, episodes // len(levels.train))
+        found = play_levels(policy, levels, levels.train, each, fresh, progress=progress)
+        return summarise([episode for level in found.values() for episode in level])
     options: dict[str, Any] = {"threads": usable_cores(), "env_args": env_args(config), "progress": progress}
     return summarise(play(policy, env or config.env, episodes, fresh, **options))
+
+
+def evaluate_levels(
+    path: str | Path, *, episodes: int = 1, seed: int | None = None, progress: Callable[[int], bool] = lambda _: True
+) -> dict[str, Any]:
+    """Play `episodes` fresh greedy episodes of every level of a run's set; the table, which levels.json then holds."""
+    folder = RunFolder.open(Path(path), lock=False)
+    config, _ = resolve_config(folder.read_config())
+    if not is_level_set(config.env):
+        raise PasselError(f"{path} was trained on {config.env}, which is no set of levels. Use `passel eval {path}`.")
+    policy, levels = load(path), level_set(config.env)
+    parts = []
+    for before, role, names in (
+        (0, "evaluation", levels.train),
+        (len(levels.train) * episodes, "held-out", levels.held_out),
+    ):
+        fresh = derive(config.seed if seed is None else seed, role, -1 % 2**31)
+
+        def tell(ended: int, before: int = before) -> bool:
+            return progress(before + ended)
+
+        parts.append(play_levels(policy, levels, names, episodes, fresh, progress=tell))
+    table = level_table(levels, *parts)
+    folder.write_levels(table)
+    return table
 
 
 def film(
@@ -166,6 +240,11 @@ def film(
     if env is None and is_served(config.env):
         raise PasselError(f"{config.env} is served, and a server sends no pictures to film. Film where it runs.")
 
+    if env is None and is_level_set(config.env):
+        raise PasselError(
+            f"{config.env} is a set of levels, which cannot be filmed as one. Look at `passel levels {path}`."
+        )
+
     def make() -> gym.Env[Any, Any]:
         return env() if env else gym.make(config.env, render_mode="rgb_array")
 
@@ -173,15 +252,31 @@ def film(
     return record_episodes(make, lambda obs: np.asarray(policy.act(obs)), seeds, folder.videos, episodes)
 
 
-def make_plan(config: RunConfig, numbers: Any, env: Env, resumed: int = 0) -> Plan:
-    """Look at the environment and join the axes."""
-    spec = describe(env, config.backend, env_args(config))
+def make_plan(
+    config: RunConfig, numbers: Any, env: Env, resumed: int = 0, held: Mapping[str, Any] | None = None
+) -> Plan:
+    """Look at the environment and join the axes. `held` is what the card of a resumed run says about its levels."""
+    parts = _make_parts(config, env, held) if is_level_set(env) else None
+    spec = describe(env, config.backend, env_args(config)) if parts is None else parts.levels.describe()
     if numbers.scale_obs and spec.bounds is None:
         raise PasselError(
             f"--scale-obs needs an observation that is a vector with finite bounds, and {spec.id} does not say that it "
             "has them. Leave it out."
         )
-    return Plan(config, numbers, env, spec, threads_per_worker(config.workers, spec.obs_shape, config.threads), resumed)
+    threads = threads_per_worker(config.workers, spec.obs_shape, config.threads)
+    return Plan(config, numbers, env, spec, threads, resumed, parts)
+
+
+def _make_parts(config: RunConfig, env: Env, held: Mapping[str, Any] | None) -> Parts:
+    """Who holds which levels: as a resumed run's card says, or by what their steps cost now.
+
+    In one process nobody waits for anybody, and a run must be the same run again: there all levels count as equal.
+    """
+    levels = level_set(str(env))
+    if held:
+        return remembered(levels, held["workers"], held["step_us"])
+    apart = config.place != "inline" and config.workers > 1 and levels.listed and len(levels.train) > config.workers
+    return divide(levels, config.workers, measure(levels) if apart else None)
 
 
 def _run(
@@ -248,6 +343,19 @@ def _card(plan: Plan, arena: Arena) -> dict[str, Any]:
             "obs_dtype": np.dtype(plan.spec.obs_dtype).name,
             "envs_per_worker": plan.config.envs,
         },
+        **({} if plan.parts is None else {"levels": _level_facts(plan, plan.parts)}),
+    }
+
+
+def _level_facts(plan: Plan, parts: Parts) -> dict[str, Any]:
+    """Who holds which levels, which a resumed run must find again, and what each worker's gradient counts for."""
+    return {
+        "train": len(parts.levels.train),
+        "held_out": list(parts.levels.held_out),
+        "workers": [list(held) for held in parts.held],
+        "rows": [plan.rows(rank) for rank in range(plan.workers)],
+        "weights": [parts.weight(rank) for rank in range(plan.workers)],
+        "step_us": dict(parts.costs),
     }
 
 

@@ -34,6 +34,7 @@ EXAMPLES = """examples:
   passel train --config my.toml --lr 5e-4             a file, and a flag over it
   passel eval runs/x --episodes 100
   passel resume runs/x --steps 1000000
+  passel train --algo ppo --env levels:procgen:jumper one policy for many levels
 """
 
 
@@ -147,6 +148,20 @@ def _parser(arguments: Sequence[str]) -> _Parser:
     video = command("video", "Film the best, the median and the worst of some greedy episodes.", run=True)
     video.add_argument("--episodes", type=_whole, default=10, help="How many to choose from (default 10).")
     video.add_argument("--seed", type=_whole, default=0, help="Seed of the first episode (default 0).")
+    levels = command("levels", "How well a run's policy plays each level of its set, trained on or held out.", run=True)
+    levels.add_argument(
+        "--episodes", type=_whole, help="Play so many of each level again; default: show the last table."
+    )
+    levels.add_argument("--seed", type=_whole, help="Seed of the episodes; default: the run's.")
+    transfer = command("transfer", "Does joint training help? Fine-tune a run on one level, and learn it from scratch.")
+    transfer.add_argument("run", type=Path, help="Folder of a run that was trained on a set of levels.")
+    transfer.add_argument("--level", help="Level to learn; default: the first that is held out.")
+    transfer.add_argument("--steps", type=_whole, default=100_000, help="Steps of either way (default 100000).")
+    transfer.add_argument("--seeds", type=_whole, default=1, help="How often to repeat both (default 1).")
+    transfer.add_argument("--workers", type=_whole, default=0, help="Workers; default: one for each usable core.")
+    transfer.add_argument(
+        "--out", type=Path, help="Folder for the runs and the result; default: transfer-LEVEL in the run."
+    )
     plot = command("plot", "Draw learning curve, speed and share of time of one or more runs.")
     plot.add_argument("runs", nargs="+", type=Path, help="Folders of the runs.")
     plot.add_argument("--x", choices=["steps", "seconds", "episodes"], default="steps", help="The horizontal axis.")
@@ -166,8 +181,11 @@ def _add_training_flags(parser: argparse.ArgumentParser, arguments: Sequence[str
     first = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     first.add_argument("--algo")
     first.add_argument("--config", type=Path)
+    first.add_argument("--from", dest="start_from", type=Path)
     known, _ = first.parse_known_args(arguments[1:])
-    algo = known.algo or (read_toml(known.config).get("algo") if known.config else None) or RunConfig.algo
+    files = [known.config, known.start_from / "config.toml" if known.start_from else None]
+    found = [read_toml(file).get("algo") for file in files if file and file.exists()]
+    algo = known.algo or next(filter(None, found), RunConfig.algo)
     parser.add_argument("--config", type=Path, help="TOML file with any of these settings; flags override it.")
     _add_fields(parser.add_argument_group("the run"), RunConfig)
     if algo in ALGORITHMS:
@@ -194,7 +212,8 @@ def _add_fields(group: Any, config: type[Any]) -> None:
         else:
             read = _READERS[hint]
             options |= {"type": _or_none(read) if optional else read, "metavar": _METAVARS[hint]}
-        group.add_argument("--" + field.name.replace("_", "-"), default=argparse.SUPPRESS, **options)
+        flag = field.metadata.get("flag", field.name).replace("_", "-")
+        group.add_argument(f"--{flag}", dest=field.name, default=argparse.SUPPRESS, **options)
 
 
 def _shown(value: Any) -> str:
@@ -242,10 +261,15 @@ def _closing(run: Run) -> int:
     from rich.console import Console
 
     from passel.run.folder import RunFolder
+    from passel.view.levels import print_levels
     from passel.view.result import render_result
 
-    if not RunFolder.open(run.path, lock=False).read_config().get("quiet"):
+    folder = RunFolder.open(run.path, lock=False)
+    if not folder.read_config().get("quiet"):
         render_result({**run.summary.to_json(), "shares": run.shares, "solved_at": run.threshold}, run.path, Console())
+        levels = folder.read_levels()
+        if levels:
+            print_levels(levels, Console())
     return EXIT_INTERRUPTED if run.summary.status == "stopped" else 0
 
 
@@ -310,6 +334,37 @@ def _serve_env(arguments: Sequence[str]) -> NoReturn:
         sys.exit(EXIT_USER)
 
 
+def _levels(said: argparse.Namespace, began: float) -> int:
+    from rich.console import Console
+
+    from passel import api
+    from passel.run.folder import RunFolder
+    from passel.view.levels import print_levels
+    from passel.view.plot import plot_levels
+
+    found = RunFolder.open(said.run, lock=False).read_levels()
+    if found is None or said.episodes is not None or said.seed is not None:
+        found = api.evaluate_levels(said.run, episodes=1 if said.episodes is None else said.episodes, seed=said.seed)
+    print_levels(found, Console())
+    print(plot_levels(found, said.run / "levels.png"))
+    return 0
+
+
+def _transfer(said: argparse.Namespace, began: float) -> int:
+    from rich.console import Console
+
+    from passel.study.transfer import transfer
+    from passel.view.levels import print_transfer
+    from passel.view.plot import plot_run
+
+    result = transfer(
+        said.run, said.level, steps=said.steps, seeds=said.seeds, workers=said.workers, out=said.out, tell=print
+    )
+    print_transfer(result.content, Console())
+    print(plot_run(result.runs, result.path / "transfer.png"))
+    return 0
+
+
 def _list(said: argparse.Namespace, began: float) -> int:
     from passel.view.catalogue import print_catalogue
 
@@ -329,6 +384,8 @@ COMMANDS: dict[str, Callable[[argparse.Namespace, float], int]] = {
     "resume": _resume,
     "eval": _eval,
     "video": _video,
+    "levels": _levels,
+    "transfer": _transfer,
     "plot": _plot,
     "keys": _keys,
     "list": _list,

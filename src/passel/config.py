@@ -31,7 +31,8 @@ class RunConfig:
 
     env: str = option(
         "LunarLander-v3",
-        "Environment: a Gymnasium id, package:Id-v0 to import the package first, or a server's address.",
+        "Environment: a Gymnasium id, package:Id-v0 to import the package first, a set of levels (levels:NAME) or the "
+        "address of a server (tcp://HOST:PORT).",
     )
     algo: str = option("dqn", "Algorithm.")
     sync: str = option("hogwild", "How the learners share the parameters: solo, locked, hogwild, server or allreduce.")
@@ -40,10 +41,15 @@ class RunConfig:
     steps: int = option(0, "Stop after this many agent steps in all workers together; 0 means the preset's number.")
     seed: int = option(1, "Seed of all random streams.")
     out: str = option("", "Folder of the run; empty means a new one below runs/.")
+    start_from: str = option(
+        "",
+        "Run whose weights to begin with; its algorithm, scheme and settings hold where none are given.",
+        flag="from",
+    )
     until_solved: bool = option(True, "Stop when the environment is solved and a greedy evaluation confirms it.")
     solved_at: float | None = option(None, "Mean return that counts as solved; none: the environment's own threshold.")
     eval_episodes: int = option(100, "Fresh greedy episodes of an evaluation.")
-    envs: int = option(16, "Environments that each worker steps at once.")
+    envs: int = option(16, "Environments that each worker steps at once; with a list of levels, of each level.")
     backend: Literal["auto", "gymnasium", "envpool"] = option(
         "auto", "Who steps the environments: envpool where it is known to be equal and installed, else gymnasium."
     )

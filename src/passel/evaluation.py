@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
 
+from passel.envs.base import Envs
+from passel.envs.levels import LevelSet
 from passel.envs.make import make_envs
+from passel.envs.seeds import derive_seed
 from passel.policy import Policy
 from passel.run.summary import EvalResult
-from passel.types import Episode, PasselError
+from passel.types import Array, Episode, PasselError
 
 AT_ONCE = 128
 
@@ -41,21 +44,67 @@ def play(
     quota[: episodes % copies] += 1
     backend: Any = policy.spec.backend
     envs = make_envs(env, copies, seed, backend=backend, threads=threads, env_args=env_args)
-    played: list[Episode] = []
+    return [episode for _, episode in _play_out(policy, envs, quota, progress)]
+
+
+def play_levels(
+    policy: Policy,
+    levels: LevelSet,
+    names: Sequence[str],
+    episodes: int,
+    seed: int,
+    *,
+    progress: Callable[[int], bool] = lambda _: True,
+) -> dict[str, list[Episode]]:
+    """`episodes` episodes of each of these levels, by its name; some levels at a time."""
+    if episodes < 1:
+        raise PasselError(f"--episodes is {episodes}, and must be at least 1.")
+    copies = min(episodes, levels.at_once)
+    together = max(1, levels.at_once // copies)
+    quota = np.full(copies, episodes // copies)
+    quota[: episodes % copies] += 1
+    played: dict[str, list[Episode]] = {name: [] for name in names}
+    for start in range(0, len(names), together):
+        chosen, before = names[start : start + together], start * episodes
+        envs = levels.each(chosen, copies, derive_seed(seed, start, 0))
+
+        def tell(ended: int, before: int = before) -> bool:
+            return progress(before + ended)
+
+        for row, episode in _play_out(policy, envs, np.tile(quota, len(chosen)), tell):
+            played[chosen[row // copies]].append(episode)
+    return played
+
+
+def _play_out(policy: Policy, envs: Envs, quota: Array, progress: Callable[[int], bool]) -> list[tuple[int, Episode]]:
+    """Play until every row has played its quota of episodes: each with its row. Closes the environments."""
+    played: list[tuple[int, Episode]] = []
     try:
         obs = envs.reset()
         while quota.any():
             step = envs.step(np.asarray(policy.act(obs)))
-            for copy, episode in zip(np.flatnonzero(step.ended), step.episodes, strict=True):
-                if quota[copy]:
-                    quota[copy] -= 1
-                    played.append(episode)
+            for row, episode in zip(np.flatnonzero(step.ended), step.episodes, strict=True):
+                if quota[row]:
+                    quota[row] -= 1
+                    played.append((int(row), episode))
             obs = step.obs
             if not progress(len(played)):
                 raise EvaluationStoppedError
     finally:
         envs.close()
     return played
+
+
+def level_table(
+    levels: LevelSet, trained: Mapping[str, list[Episode]], held_out: Mapping[str, list[Episode]]
+) -> dict[str, Any]:
+    """The content of levels.json: every level's scores, the mean over the levels of each part, and the gap."""
+    parts: dict[str, dict[str, Any]] = {}
+    for part, played in (("train", trained), ("held_out", held_out)):
+        rows = [{"name": name, **vars(summarise(episodes))} for name, episodes in played.items()]
+        parts[part] = {"mean": float(np.mean([row["mean"] for row in rows])) if rows else None, "levels": rows}
+    means = [parts[part]["mean"] for part in ("train", "held_out")]
+    return {"set": levels.name, **parts, "gap": None if None in means else means[0] - means[1]}
 
 
 def summarise(episodes: list[Episode]) -> EvalResult:

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from passel.arena import Arena
 from passel.clock import STAGES
-from passel.evaluation import EvaluationStoppedError, play, summarise
+from passel.evaluation import EvaluationStoppedError, level_table, play, play_levels, summarise
 from passel.interrupts import Interrupts
 from passel.place.base import Placement, WorkerDiedError
 from passel.place.board import COLUMNS, State
@@ -31,7 +31,7 @@ from passel.run.folder import RunFolder
 from passel.run.rss import PeakRss
 from passel.run.summary import EvalResult, Status, Summary
 from passel.streams import derive
-from passel.types import PasselError, Report, WorkerRow
+from passel.types import Episode, PasselError, Report, WorkerRow
 from passel.view.tensorboard import TensorBoardLog
 from passel.view.terminal import View
 
@@ -89,6 +89,7 @@ class Supervisor:
         self._peak = PeakRss(os.getpid())
         self._peak.mb = history.peak_rss_mb
         self.threshold = plan.config.solved_at if plan.config.solved_at is not None else plan.spec.reward_threshold
+        self._trained: dict[str, list[Episode]] | None = None
         self._tensorboard = TensorBoardLog(folder.tb) if plan.config.tensorboard else None
 
     def run(self) -> Summary:
@@ -141,6 +142,7 @@ class Supervisor:
             status = "stopped"
         if status == "finished" and self._history.solved_at_steps is not None:
             status = "solved"
+        self._compare_levels()
         self._save()
         return status
 
@@ -266,20 +268,44 @@ class Supervisor:
 
         try:
             with at_most(1):
-                played = play(
-                    self.policy(),
-                    self._plan.env,
-                    self._plan.config.eval_episodes,
-                    seed,
-                    threads=usable_cores(),
-                    env_args=self._plan.env_args,
-                    progress=go_on,
-                )
+                if self._plan.parts is not None:
+                    self._trained = self._play_levels(self._plan.parts.levels.train, seed)
+                    played = [episode for level in self._trained.values() for episode in level]
+                else:
+                    played = play(
+                        self.policy(),
+                        self._plan.env,
+                        self._plan.config.eval_episodes,
+                        seed,
+                        threads=usable_cores(),
+                        env_args=self._plan.env_args,
+                        progress=go_on,
+                    )
         except EvaluationStoppedError:
             return None
         result = summarise(played)
         self._history.eval = vars(result) | {}
         return result
+
+    def _play_levels(self, names: tuple[str, ...], seed: int) -> dict[str, list[Episode]]:
+        """Every one of these levels, equally often: as often as --eval-episodes is enough for."""
+        parts, config = self._plan.parts, self._plan.config
+        assert parts is not None
+        each = max(1, config.eval_episodes // max(len(names), 1))
+        return play_levels(
+            self.policy(), parts.levels, names, each, seed, progress=lambda _: not self._interrupts.requested
+        )
+
+    def _compare_levels(self) -> None:
+        """The levels that were held out, beside those that were trained on, into levels.json."""
+        parts = self._plan.parts
+        if parts is None or self._history.eval is None or self._trained is None:
+            return
+        self._show("evaluate")
+        seed = derive(self._plan.config.seed, "held-out", self._board.steps)
+        with suppress(EvaluationStoppedError), at_most(1):
+            held_out = self._play_levels(parts.levels.held_out, seed)
+            self._folder.write_levels(level_table(parts.levels, self._trained, held_out))
 
     def policy(self) -> Policy:
         vectors = {name: self._arena[f"sync/{name}/vector"] for name in self._plan.schemes}

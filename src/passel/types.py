@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,6 +38,8 @@ class EnvSpec:
     bounds: Bounds | None = None
     #: The most copies that one group may have; None: as many as the machine bears.
     max_copies: int | None = None
+    #: How many frames an observation stacks along its first axis, the newest last; a rollout keeps each of them once.
+    frames: int = 1
 
 
 @dataclass(frozen=True)
@@ -116,7 +118,8 @@ class Judgement:
 class Minibatch:
     """Some rows of a rollout, [B, ...] each. `weight` is 0 where a row is no transition, and 1 elsewhere.
 
-    `target` is what the critic should have said: the advantage and the value together.
+    `target` is what the critic should have said: the advantage and the value together. With levels that are apart,
+    the weights of each add up to 1.
     """
 
     obs: Array
@@ -126,6 +129,17 @@ class Minibatch:
     logp: Floats
     value: Floats
     weight: Floats
+    #: Which level each row is of, as an index, where levels are apart: each has the same weight, and its own scale.
+    group: Ints | None = None
+
+
+class Grid(Protocol):
+    """[T, N, ...], of which the steps of some time can be had as an array."""
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+
+    def __getitem__(self, times: slice, /) -> Array: ...
 
 
 @dataclass(frozen=True)

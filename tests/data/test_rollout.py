@@ -9,7 +9,7 @@ import pytest
 
 from passel.arena import Arena
 from passel.data.rollout import RolloutExperience
-from passel.types import Array, Floats, Ints, Judgement, Minibatch, Step
+from passel.types import Array, Floats, Grid, Ints, Judgement, Minibatch, Step
 
 T, N = 4, 3
 GAMMA = 0.5
@@ -166,3 +166,101 @@ def test_a_resumed_rollout_goes_on_in_mid_epoch() -> None:
         assert (found.obs == wanted.obs).all()
         assert (found.advantage == wanted.advantage).all()
     assert not second.due()
+
+
+def test_with_levels_apart_every_part_has_every_row_equally_often_and_every_level_the_same_weight() -> None:
+    arena = Arena(RolloutExperience.specs(T, N, (1,), np.dtype(np.float32)))
+    groups = np.array([0, 0, 1])
+    experience = RolloutExperience(
+        arena, Critic(), np.random.default_rng(0), gamma=GAMMA, epochs=2, minibatches=2, groups=groups
+    )
+    fill(experience, lambda number: step(number, ended="r  " if number == 1 else "   "))
+    seen: list[Minibatch] = [experience.batch(0) for _ in range(4)]
+    for batch in seen:
+        assert batch.group is not None
+        assert sorted(batch.action.tolist()) == [0, 0, 1, 1, 2, 2]
+        assert (batch.group == groups[batch.action]).all()
+        for level in (0, 1):
+            assert batch.weight[batch.group == level].sum() == pytest.approx(1)
+    for epoch in (seen[:2], seen[2:]):
+        times = np.concatenate([batch.obs[:, 0] for batch in epoch])
+        rows = np.concatenate([batch.action for batch in epoch])
+        assert sorted(zip(rows.tolist(), times.tolist(), strict=True)) == [(n, t) for n in range(N) for t in range(T)]
+    assert sum(int((batch.weight == 0).sum()) for batch in seen) == 2
+
+
+def test_rewards_are_scaled_before_they_are_learnt_from() -> None:
+    arena = Arena(RolloutExperience.specs(T, N, (1,), np.dtype(np.float32)))
+    critic = Critic()
+    experience = RolloutExperience(arena, critic, np.random.default_rng(0), gamma=GAMMA, reward_scale=0.5)
+    fill(experience, lambda number: step(number, reward=4))
+    experience.batch(0)
+    assert (critic.reward == 2).all()
+
+
+class Film:
+    """N rows of stacked frames. Each frame is one number that never comes again; episodes end by a script, and the
+    reset comes in the same step, or one step late as EnvPool's does.
+    """
+
+    def __init__(self, rows: int, frames: int, ends: dict[int, list[int]], late: bool) -> None:
+        self.rows, self.frames, self.ends, self.late = rows, frames, ends, late
+        self.time = 0
+        self._shown = 0
+        self._resetting: list[int] = []
+        self.obs = np.stack([self._first() for _ in range(rows)])
+
+    def _frame(self) -> Array:
+        self._shown += 1
+        return np.full((1, 2, 2), self._shown, np.uint8)
+
+    def _first(self) -> Array:
+        return np.repeat(self._frame(), self.frames, axis=0)
+
+    def step(self) -> Step:
+        ended = np.isin(np.arange(self.rows), self.ends.get(self.time, []))
+        real = ~np.isin(np.arange(self.rows), self._resetting)
+        next_obs = np.stack([np.concatenate([stack[1:], self._frame()]) for stack in self.obs])
+        for row in self._resetting:
+            next_obs[row] = self._first()
+        obs = next_obs.copy()
+        if not self.late:
+            for row in np.flatnonzero(ended):
+                obs[row] = self._first()
+        self._resetting = np.flatnonzero(ended).tolist() if self.late else []
+        self.time, self.obs = self.time + 1, obs
+        blank = np.zeros(self.rows, np.float32)
+        return Step(obs, next_obs, blank, np.where(ended, 0, 1).astype(np.float32), ended & False, real)
+
+
+class Witness(Critic):
+    """Remembers the observations that it was to judge."""
+
+    def judge(self, obs: Grid, action: Ints, reward: Floats, discount: Floats, last_obs: Array) -> Judgement:
+        self.obs = np.concatenate([obs[slice(t, t + 3)] for t in range(0, len(reward), 3)])
+        return Judgement(reward, reward, reward)
+
+
+@pytest.mark.parametrize("late", [True, False])
+@pytest.mark.parametrize("frames", [2, 4])
+def test_frames_are_kept_once_and_stacks_come_out_as_they_went_in(frames: int, late: bool) -> None:
+    """Over two rollouts, with episodes that end early, late, twice in a row and across the border."""
+    horizon, rows = 8, 3
+    film = Film(rows, frames, {0: [0], 2: [0, 1], 6: [2], 7: [1], 9: [1], 12: [0]}, late)
+    specs = RolloutExperience.specs(horizon, rows, (frames, 2, 2), np.dtype(np.uint8), frames)
+    kept = specs["obs"].nbytes
+    assert kept == (horizon + frames - 1) * rows * 4, "one frame a step, and those before the first"
+    critic = Witness()
+    experience = RolloutExperience(Arena(specs), critic, np.random.default_rng(0), gamma=GAMMA, minibatches=2)
+    for _ in range(2):
+        stacks = []
+        for _ in range(horizon):
+            obs = film.obs
+            stacks.append(obs)
+            experience.push(obs, np.arange(rows), film.step(), 0)
+        parts = [experience.batch(0), experience.batch(0)]
+        assert np.array_equal(critic.obs, np.stack(stacks))
+        given = np.concatenate([batch.obs for batch in parts]).reshape(horizon * rows, -1)
+        assert sorted(map(tuple, given.tolist())) == sorted(
+            map(tuple, np.stack(stacks).reshape(len(given), -1).tolist())
+        )

@@ -15,7 +15,9 @@ from passel.maths.policy_gradient import gae, log_softmax, value_loss_and_slope
 from passel.nets.flat import Flat
 from passel.nets.network import AutogradLoss, Network
 from passel.nets.perceptron import RecordedLoss
-from passel.types import Array, EnvSpec, Floats, Ints, Judgement, Minibatch
+from passel.types import Array, EnvSpec, Floats, Grid, Ints, Judgement, Minibatch
+
+JUDGED_AT_ONCE = 1 << 22  # numbers of observations
 
 
 @dataclass(frozen=True)
@@ -31,6 +33,7 @@ class ActorCriticConfig:
     optimizer_eps: float = option(1e-5, "The optimiser's epsilon (adam, rmsprop).")
     momentum: float = option(0.0, "Momentum (rmsprop, sgd).")
     max_grad_norm: float | None = option(0.5, "Gradients are scaled down to this norm, each network's for itself.")
+    reward_scale: float = option(1.0, "What rewards are multiplied with before they are learnt from; scores are not.")
     gamma: float = option(0.99, "Discount of a step.")
     horizon: int = option(5, "Steps of each environment between two lessons.")
     gae_lambda: float = option(1.0, "How far returns reach: over the whole horizon at 1, and less below.")
@@ -77,11 +80,15 @@ class ActorCritic(Algorithm):
         values: Floats = self._critic.values(obs)[:, 0]
         return values
 
-    def judge(self, obs: Array, action: Ints, reward: Floats, discount: Floats, last_obs: Array) -> Judgement:
-        """The rollout [T, N] as the networks see it now."""
-        flat = obs.reshape(-1, *obs.shape[2:])
-        value = self.values(flat).reshape(action.shape)
-        logp = log_softmax(self._policy.values(flat))[np.arange(action.size), action.ravel()].reshape(action.shape)
+    def judge(self, obs: Grid, action: Ints, reward: Floats, discount: Floats, last_obs: Array) -> Judgement:
+        """The rollout [T, N] as the networks see it now: some of its times at once, for images become large there."""
+        value, logp = np.empty_like(reward), np.empty_like(reward)
+        stride = max(1, JUDGED_AT_ONCE // math.prod(obs.shape[1:]))
+        for times in (slice(start, start + stride) for start in range(0, len(reward), stride)):
+            flat, chosen = obs[times].reshape(-1, *obs.shape[2:]), action[times]
+            value[times] = self.values(flat).reshape(chosen.shape)
+            said = log_softmax(self._policy.values(flat))[np.arange(chosen.size), chosen.ravel()]
+            logp[times] = said.reshape(chosen.shape)
         advantage = gae(reward, discount, value, self.values(last_obs), self._config.gae_lambda)
         return Judgement(value, logp, advantage)
 

@@ -30,7 +30,7 @@ class PPOConfig(ActorCriticConfig):
         None, "Leave a rollout when the policy has moved 1.5 times this far from it, by the mean KL of all workers."
     )
     normalise: bool = option(
-        True, "Scale the advantages of each minibatch to mean 0 and variance 1, each worker its own."
+        True, "Scale the advantages of each minibatch to mean 0 and variance 1, each worker (or level) its own."
     )
 
 
@@ -45,7 +45,7 @@ class PPO(ActorCritic):
     def loss(self, batch: Minibatch, progress: float = 0.0) -> Loss:
         config = self._config
         clip = config.clip if config.clip_end is None else linear(config.clip, config.clip_end, progress, over=1)
-        advantage = normalised(batch.advantage, batch.weight) if config.normalise else batch.advantage
+        advantage = normalised(batch.advantage, batch.weight, batch.group) if config.normalise else batch.advantage
         logits, tape = self._policy.record(batch.obs)
         said = clipped_surrogate_and_slope(
             logits, batch.action, advantage, batch.logp, batch.weight, clip, config.entropy

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from passel.arena import Spec, cells
 from passel.data.ring import torch_dtype
-from passel.types import Array, Floats, Ints, Judgement, Minibatch, Step
+from passel.types import Array, Floats, Grid, Ints, Judgement, Minibatch, Step
 
 
 class Judge(Protocol):
@@ -20,7 +20,7 @@ class Judge(Protocol):
     def values(self, obs: Array) -> Floats:
         """[B, ...] -> [B]."""
 
-    def judge(self, obs: Array, action: Ints, reward: Floats, discount: Floats, last_obs: Array) -> Judgement: ...
+    def judge(self, obs: Grid, action: Ints, reward: Floats, discount: Floats, last_obs: Array) -> Judgement: ...
 
 
 class RolloutExperience:
@@ -33,15 +33,20 @@ class RolloutExperience:
     Where an episode was truncated, the discounted value of its true last observation is added to the reward, so that
     from there on every end is an end. All of it is in tensors: a run that is resumed in mid-epoch goes on there.
 
+    With `groups`, which say which rows are of one level, every part has the same number of steps of every row, and
+    weights such that every level counts the same. Where an observation is a stack of `frames`, each frame is kept once.
+
     Runs in: each worker.
     """
 
     @staticmethod
-    def specs(horizon: int, envs: int, obs_shape: tuple[int, ...], obs_dtype: np.dtype[Any]) -> dict[str, Spec]:
+    def specs(
+        horizon: int, envs: int, obs_shape: tuple[int, ...], obs_dtype: np.dtype[Any], frames: int = 1
+    ) -> dict[str, Spec]:
         dtype, grid = torch_dtype(np.dtype(obs_dtype)), (horizon, envs)
         numbers = ("reward", "discount", "weight", "value", "logp", "advantage")
         return {
-            "obs": Spec((*grid, *obs_shape), dtype),
+            **Frames.specs(horizon, envs, obs_shape, dtype, frames),
             "last_obs": Spec((envs, *obs_shape), dtype),
             "action": Spec(grid, torch.int64),
             **{name: Spec(grid) for name in numbers},
@@ -58,9 +63,12 @@ class RolloutExperience:
         gamma: float,
         epochs: int = 1,
         minibatches: int = 1,
+        groups: Ints | None = None,
+        reward_scale: float = 1.0,
     ) -> None:
         arrays = {name: tensor.numpy() for name, tensor in tensors.items()}
-        self._obs, self._last_obs = arrays["obs"], arrays["last_obs"]
+        self._last_obs = arrays["last_obs"]
+        self._obs = Frames(arrays["obs"], arrays.get("born"), self._last_obs.shape[1:])
         self._action: Ints = arrays["action"]
         self._reward, self._discount, self._weight = arrays["reward"], arrays["discount"], arrays["weight"]
         self._value, self._logp, self._advantage = arrays["value"], arrays["logp"], arrays["advantage"]
@@ -68,7 +76,8 @@ class RolloutExperience:
         #: Steps that are filled in, and parts that were given out.
         self._counts = cells(arrays["counts"])
         self._judge, self._rng, self._gamma = judge, rng, np.float32(gamma)
-        self._horizon = len(self._obs)
+        self._groups, self._reward_scale = groups, np.float32(reward_scale)
+        self._horizon, self._envs = self._action.shape
         self._minibatches, self._parts = minibatches, epochs * minibatches
         #: The part that was given out last, by its place in the epoch.
         self.given = 0
@@ -76,8 +85,9 @@ class RolloutExperience:
     def push(self, obs: Array, actions: Ints, step: Step, steps_so_far: int) -> int:
         """Keep what came out of one step. Returns how many real transitions there were."""
         t = self._counts[0]
-        self._obs[t], self._action[t] = obs, actions
-        self._reward[t], self._weight[t] = step.reward, step.real
+        self._obs.keep(t, obs, self._discount[t - 1] == 0)
+        self._action[t] = actions
+        self._reward[t], self._weight[t] = step.reward * self._reward_scale, step.real
         self._discount[t] = self._gamma * step.discount
         cut = np.flatnonzero(step.truncated & (step.discount > 0) & step.real)
         if len(cut):
@@ -101,7 +111,7 @@ class RolloutExperience:
         if part == 0:
             self._settle()
         if part % self._minibatches == 0:
-            self._order[:] = self._rng.permutation(len(self._order))
+            self._order[:] = self._shuffled()
         self.given = part % self._minibatches
         rows = self.rows(self.given)
         self._counts[1] = part + 1
@@ -128,6 +138,14 @@ class RolloutExperience:
         said = self._judge.judge(self._obs, self._action, self._reward, self._discount, self._last_obs)
         self._value[:], self._logp[:], self._advantage[:] = said.value, said.logp, said.advantage
 
+    def _shuffled(self) -> Ints:
+        """The order of an epoch. With levels apart, the times of each row are shuffled, and every part has all rows."""
+        if self._groups is None:
+            return self._rng.permutation(len(self._order))
+        times = np.tile(np.arange(self._horizon)[:, None], (1, self._envs))
+        order: Ints = self._rng.permuted(times, axis=0) * self._envs + np.arange(self._envs)
+        return order.ravel()
+
     def rows(self, part: int) -> Minibatch:
         """One part of the present epoch."""
         size = len(self._order) // self._minibatches
@@ -136,13 +154,77 @@ class RolloutExperience:
         def flat(grid: Array) -> Array:
             return grid.reshape(len(self._order), *grid.shape[2:]).take(rows, axis=0)
 
-        advantage, value = flat(self._advantage), flat(self._value)
+        advantage, value, weight = flat(self._advantage), flat(self._value), flat(self._weight)
+        group = None if self._groups is None else self._groups[rows % self._envs]
         return Minibatch(
-            flat(self._obs),
+            self._obs.take(rows),
             flat(self._action),
             advantage,
             advantage + value,
             flat(self._logp),
             value,
-            flat(self._weight),
+            weight if group is None else _evenly(weight, group),
+            group,
         )
+
+
+class Frames:
+    """Observations [T, N, ...] of a rollout. Stacks of frames overlap in time, so each frame is kept once.
+
+    The first stack of a rollout is kept whole, and then the newest frame of each. An episode's first stack is its first
+    frame again and again: `born` is the place from which on frames are of the same episode, and no stack looks behind.
+    """
+
+    @staticmethod
+    def specs(horizon: int, envs: int, obs_shape: tuple[int, ...], dtype: torch.dtype, frames: int) -> dict[str, Spec]:
+        if frames == 1:
+            return {"obs": Spec((horizon, envs, *obs_shape), dtype)}
+        channels = obs_shape[0] // frames
+        return {
+            "obs": Spec((horizon + frames - 1, envs, channels, *obs_shape[1:]), dtype),
+            "born": Spec((horizon, envs), torch.int64),
+        }
+
+    def __init__(self, kept: Array, born: Array | None, obs_shape: tuple[int, ...]) -> None:
+        self._kept, self._born = kept, born
+        self._frames = 1 if born is None else obs_shape[0] // kept.shape[2]
+        self.shape = (len(kept) - self._frames + 1, kept.shape[1], *obs_shape)
+
+    def keep(self, t: int, obs: Array, cut: Array) -> None:
+        """The observations [N, ...] of time t. `cut` says where a new episode may have begun since the last."""
+        if self._born is None:
+            self._kept[t] = obs
+            return
+        stacks = obs.reshape(len(obs), self._frames, *self._kept.shape[2:])
+        if t == 0:
+            self._kept[: self._frames] = stacks.swapaxes(0, 1)
+            self._born[0] = 0
+            return
+        newest = t + self._frames - 1
+        self._kept[newest] = stacks[:, -1]
+        self._born[t] = self._born[t - 1]
+        for row in np.flatnonzero(cut):
+            if (stacks[row] == stacks[row, -1]).all():
+                self._born[t, row] = newest
+
+    def take(self, rows: Ints) -> Array:
+        """The observations of rows of the grid, counted through: [B, ...]."""
+        if self._born is None:
+            return self._kept.reshape(-1, *self.shape[2:]).take(rows, axis=0)
+        t, n = np.divmod(rows, self.shape[1])
+        places = np.maximum(t[:, None] + np.arange(self._frames), self._born[t, n][:, None])
+        stacks: Array = self._kept[places, n[:, None]].reshape(len(rows), *self.shape[2:])
+        return stacks
+
+    def __getitem__(self, times: slice, /) -> Array:
+        if self._born is None:
+            return self._kept[times]
+        rows = np.arange(self.shape[0] * self.shape[1]).reshape(self.shape[:2])[times]
+        return self.take(rows.ravel()).reshape(*rows.shape, *self.shape[2:])
+
+
+def _evenly(weight: Floats, group: Ints) -> Floats:
+    """Weights that add up to 1 in each group that has any."""
+    totals = np.bincount(group, weight)
+    even: Floats = (weight / np.maximum(totals, 1)[group]).astype(np.float32)
+    return even

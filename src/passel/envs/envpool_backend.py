@@ -57,6 +57,12 @@ def installed() -> bool:
     return importlib.util.find_spec("envpool") is not None
 
 
+def ids() -> list[str]:
+    """Every id that EnvPool has without its slowest part."""
+    found: list[str] = load().list_all_envs()
+    return found
+
+
 def interchangeable(env: str | Factory, env_args: Mapping[str, Any] | None) -> bool:
     """Whether EnvPool may stand in for Gymnasium unasked."""
     return isinstance(env, str) and env in SAME_AS_GYMNASIUM and COMMON_ARGUMENTS.issuperset(env_args or {})

@@ -11,6 +11,8 @@ from passel.arena import Spec
 from passel.envs import envpool_backend, gymnasium_backend, remote
 from passel.envs.base import Envs
 from passel.envs.build import Factory
+from passel.envs.level_sets import level_set
+from passel.envs.levels import is_level_set
 from passel.types import EnvSpec, PasselError
 
 Backend = Literal["auto", "gymnasium", "envpool", "remote"]
@@ -48,7 +50,9 @@ def make_envs(
 
 
 def describe(env: str | Factory, backend: Backend = "auto", env_args: Mapping[str, Any] | None = None) -> EnvSpec:
-    """What the environment is. Makes at most one copy, and closes it."""
+    """What the environment is. Makes at most one copy (of each level), and closes it."""
+    if is_level_set(env):
+        return level_set(str(env)).describe()
     kind = choose(env, backend, env_args)
     if kind == "gymnasium":
         return gymnasium_backend.describe(env, env_args)

@@ -137,10 +137,15 @@ def value_loss_and_slope(
     return float((share * np.maximum(error * error, near * near)).sum() / 2), (share * slope).astype(np.float32)
 
 
-def normalised(advantage: Floats, weight: Floats) -> Floats:
-    """Advantages of zero mean and unit variance, over the rows that count."""
+def normalised(advantage: Floats, weight: Floats, group: Array | None = None) -> Floats:
+    """Advantages of zero mean and unit variance, over the rows that count; with `group`, over those of each group."""
+    if group is not None:
+        result = np.empty_like(advantage)
+        for rows in (group == each for each in np.unique(group)):
+            result[rows] = normalised(advantage[rows], weight[rows]) if weight[rows].any() else 0
+        return result
     share = weight / weight.sum()
     mean = (share * advantage).sum()
     deviation = np.sqrt((share * (advantage - mean) ** 2).sum())
-    result: Floats = ((advantage - mean) / (deviation + 1e-8)).astype(np.float32)
-    return result
+    scaled: Floats = ((advantage - mean) / (deviation + 1e-8)).astype(np.float32)
+    return scaled

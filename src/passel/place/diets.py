@@ -31,8 +31,8 @@ class Diet(ABC):
         return {}
 
     @abstractmethod
-    def own_specs(self) -> dict[str, Spec]:
-        """What each worker keeps for itself."""
+    def own_specs(self, rank: int) -> dict[str, Spec]:
+        """What worker `rank` keeps for itself."""
 
     @abstractmethod
     def serve(
@@ -59,8 +59,8 @@ class ReplayDiet(Diet):
             specs |= prefixed(f"memory/{number}", memory)
         return specs
 
-    def own_specs(self) -> dict[str, Spec]:
-        spec, envs = self.plan.spec, self.plan.config.envs
+    def own_specs(self, rank: int) -> dict[str, Spec]:
+        spec, envs = self.plan.spec, self.plan.rows(rank)
         return {
             **prefixed("nstep", NStep.specs(self.numbers.n_step, envs, spec.obs_shape, spec.obs_dtype)),
             **prefixed("experience", ReplayExperience.specs()),
@@ -98,9 +98,10 @@ class ReplayDiet(Diet):
 class RolloutDiet(Diet):
     """A rollout for each worker."""
 
-    def own_specs(self) -> dict[str, Spec]:
-        spec, envs = self.plan.spec, self.plan.config.envs
-        return prefixed("rollout", RolloutExperience.specs(self.numbers.horizon, envs, spec.obs_shape, spec.obs_dtype))
+    def own_specs(self, rank: int) -> dict[str, Spec]:
+        spec, envs = self.plan.spec, self.plan.rows(rank)
+        grid = (self.numbers.horizon, envs, spec.obs_shape, spec.obs_dtype, spec.frames)
+        return prefixed("rollout", RolloutExperience.specs(*grid))
 
     def serve(
         self, arena: Arena, own: Tensors, rank: int, algo: Algorithm, rng: np.random.Generator, lock: Any
@@ -112,11 +113,13 @@ class RolloutDiet(Diet):
             gamma=self.numbers.gamma,
             epochs=getattr(self.numbers, "epochs", 1),
             minibatches=getattr(self.numbers, "minibatches", 1),
+            groups=self.plan.groups(rank),
+            reward_scale=self.numbers.reward_scale,
         )
 
     def interrupt(self, own: Tensors) -> None:
         """A rollout that is whole can still be learnt from; one that is not begins anew."""
-        counts, horizon = own["rollout/counts"], len(own["rollout/obs"])
+        counts, horizon = own["rollout/counts"], len(own["rollout/action"])
         if int(counts[0]) < horizon:
             counts.zero_()
 

@@ -20,19 +20,22 @@ from passel.algos.base import Algorithm
 from passel.arena import Arena, Spec, Tensors, prefixed
 from passel.clock import Clock
 from passel.config import RunConfig
+from passel.envs.base import Envs
+from passel.envs.levels import is_level_set
 from passel.envs.make import is_served, make_envs
 from passel.envs.make import specs as env_specs
 from passel.learner import Learner
 from passel.maths.schedules import linear
 from passel.place.board import Board
 from passel.place.diets import DIETS, Diet
+from passel.place.parts import Parts
 from passel.place.split import CriticHalf, HalfLinks, Lessons, OtherHalf, half_specs
 from passel.place.worker import Worker
 from passel.streams import Stream, derive
 from passel.sync import SCHEMES
 from passel.sync.base import Kit, Scheme, Server, Sync, SyncSettings
 from passel.sync.optimiser import OptimiserSettings
-from passel.types import EnvSpec, PasselError
+from passel.types import EnvSpec, Ints, PasselError
 
 #: The network that a split worker leaves to its other half.
 CRITIC = "value"
@@ -78,6 +81,8 @@ class Plan:
     threads: int
     #: How often this run has been resumed: back-ends that cannot rebuild an episode start from another seed then.
     resumed: int = 0
+    #: Who holds which levels, if the environment is a set of them.
+    parts: Parts | None = None
 
     @property
     def algorithm(self) -> type[Algorithm]:
@@ -94,6 +99,14 @@ class Plan:
     @property
     def workers(self) -> int:
         return self.config.workers
+
+    def rows(self, rank: int) -> int:
+        """How many environments worker `rank` steps at once."""
+        return self.config.envs if self.parts is None else self.parts.rows(rank, self.config.envs)
+
+    def groups(self, rank: int) -> Ints | None:
+        """Which level each of the worker's rows is, where they are apart."""
+        return None if self.parts is None else self.parts.groups(rank, self.config.envs)
 
     @cached_property
     def schemes(self) -> dict[str, Scheme]:
@@ -130,8 +143,8 @@ class Plan:
                 "acting": Stream.SPEC,
                 "sampling": Stream.SPEC,
                 **prefixed("algo", self.algorithm.specs(numbers, spec)),
-                **prefixed("envs", env_specs(spec, self.config.envs)),
-                **self.diet.own_specs(),
+                **prefixed("envs", self._env_specs(rank)),
+                **self.diet.own_specs(rank),
                 **(prefixed("half", half_specs(self.schemes[CRITIC].size)) if self.split else {}),
             }
             specs |= prefixed(f"worker/{rank}", parts)
@@ -180,7 +193,10 @@ class Plan:
         return CriticHalf(rank, cast(Any, algo), sync, cast(Lessons, lessons), own.below("half"), links.halves[rank])
 
     def _attach(self, algo: Algorithm, arena: Arena, links: Links, rank: int, name: str) -> Sync:
-        return self.schemes[name].attach(algo.flats[name], arena.below(f"sync/{name}"), links.schemes[name], rank)
+        tensors = arena.below(f"sync/{name}")
+        sync = self.schemes[name].attach(algo.flats[name], tensors, links.schemes[name], rank)
+        sync.weight = 1.0 if self.parts is None else self.parts.weight(rank)
+        return sync
 
     def build_worker(self, arena: Arena, links: Links, rank: int) -> Worker:
         """Worker `rank`, over an arena that may be new or half-way through a run."""
@@ -201,15 +217,7 @@ class Plan:
             partner = OtherHalf(algo.flats[CRITIC], lessons, own.below("half"), links.halves[rank])
         learner = Learner(algo, syncs, experience, clock, partner)
         learner.remember(board.column("staleness")[rank], int(board.column("updates")[rank]))
-        envs = make_envs(
-            self.env,
-            self.config.envs,
-            derive(self.config.seed, "envs", rank * 1_000 + (0 if self.spec.exact_resume else self.resumed)),
-            backend=self.spec.backend,  # type: ignore[arg-type]
-            threads=self.threads,
-            env_args=self.env_args,
-            tensors=own.below("envs"),
-        )
+        envs = self._make_envs(own.below("envs"), rank)
         return Worker(
             rank,
             board,
@@ -225,10 +233,33 @@ class Plan:
             resumed=self.resumed > 0,
         )
 
+    def _env_specs(self, rank: int) -> dict[str, Spec]:
+        if self.parts is None:
+            return env_specs(self.spec, self.config.envs)
+        return self.parts.levels.record_specs(self.parts.held[rank], self.config.envs)
+
+    def _make_envs(self, tensors: Tensors, rank: int) -> Envs:
+        seed = derive(self.config.seed, "envs", rank * 1_000 + (0 if self.spec.exact_resume else self.resumed))
+        if self.parts is not None:
+            held = self.parts.held[rank]
+            return self.parts.levels.make(held, self.config.envs, seed, self.threads, tensors)
+        return make_envs(
+            self.env,
+            self.config.envs,
+            seed,
+            backend=self.spec.backend,  # type: ignore[arg-type]
+            threads=self.threads,
+            env_args=self.env_args,
+            tensors=tensors,
+        )
+
     def _episodes_continue(self, own: Tensors) -> bool:
         """Whether every interrupted episode can be rebuilt; if not, returns must not be summed across the gap."""
-        envs = own.below("envs")
-        return self.spec.exact_resume and bool((envs["length"] <= envs["actions"].shape[1]).all())
+        if not self.spec.exact_resume:
+            return False
+        kept = own.below("envs")
+        lengths = {name: name.removesuffix("length") + "actions" for name in kept if name.endswith("length")}
+        return all(bool((kept[length] <= kept[actions].shape[1]).all()) for length, actions in lengths.items())
 
     def lr(self, step: int) -> float:
         """The learning rate when all workers together have taken `step` steps."""
@@ -253,3 +284,23 @@ def check(config: RunConfig) -> None:
     reason = why_not(config.sync, config.place, config.workers)
     if reason:
         raise PasselError(reason)
+    if is_level_set(config.env):
+        _check_levels(config)
+
+
+def _check_levels(config: RunConfig) -> None:
+    """What a set of levels needs: one step along the mean over all levels, at every update."""
+    if config.workers > 1 and not SCHEMES[config.sync].collective:
+        raise PasselError(
+            "a set of levels is learnt by the mean over all its levels at every update, and under "
+            f"--sync {config.sync} each worker steps for its own. Use --sync allreduce, or --workers 1."
+        )
+    if config.sync_every > 1:
+        raise PasselError(
+            f"a set of levels is learnt by the mean over all its levels at every update, and --sync-every "
+            f"{config.sync_every} takes steps in between. Leave it out."
+        )
+    if config.backend != "auto":
+        raise PasselError(
+            f"--backend {config.backend} has no effect on a set of levels, which has its own. Leave it out."
+        )

@@ -83,6 +83,31 @@ PRESETS: dict[tuple[str, str], dict[str, Any]] = {
 }
 
 
+#: Sets of levels, by how --env begins: the first that fits. All are learnt by the mean over their levels.
+LEVELS: dict[str, dict[str, Any]] = {
+    # Rows draw from many levels: enough of them that each lesson sees some dozens.
+    "levels:procgen:": {"sync": "allreduce", "envs": 32, "hidden": [256]},
+    # Emulators are processes, one for each level.
+    "levels:sonic": {"sync": "allreduce", "envs": 1, "hidden": [512]},
+    "levels:airstriker": {"sync": "allreduce", "envs": 1, "hidden": [512]},
+    "levels:breakout-modes": {"sync": "allreduce", "envs": 1, "hidden": [512]},
+    "levels:": {"sync": "allreduce", "envs": 4},
+}
+#: What PPO adds to that. Parts of a rollout are small enough that their images, as floats, need little memory.
+LEVELS_PPO: dict[str, dict[str, Any]] = {
+    "levels:procgen:": {"gamma": 0.999, "lr": 5e-4, "horizon": 128, "epochs": 3, "minibatches": 8},
+    # Rewards add up to 9000 for a whole level of Sonic.
+    "levels:sonic": {"lr": 2e-4, "horizon": 512, "minibatches": 32, "reward_scale": 0.01, "entropy": 0.001},
+    "levels:airstriker": {"lr": 2e-4, "horizon": 512, "minibatches": 4, "reward_scale": 0.01},
+    "levels:breakout-modes": {"lr": 2.5e-4, "horizon": 128, "minibatches": 4},
+}
+
+
 def preset(algo: str, env: object) -> dict[str, Any]:
     """What is known to work well for this environment; nothing, where nobody has searched."""
-    return PRESETS.get((algo, env), {}) if isinstance(env, str) else {}
+    if not isinstance(env, str):
+        return {}
+    for start, settings in LEVELS.items():
+        if env.startswith(start):
+            return settings | (LEVELS_PPO.get(start, {}) if algo == "ppo" else {})
+    return PRESETS.get((algo, env), {})

@@ -12,6 +12,7 @@ from typing import Any
 
 from passel.algos import ALGORITHMS
 from passel.config import RunConfig, resolve
+from passel.envs.levels import is_level_set
 from passel.envs.make import is_served
 from passel.place.budget import usable_cores
 from passel.place.plan import check
@@ -106,6 +107,7 @@ def _check_ranges(config: RunConfig, numbers: Any) -> None:
                 "clip_end",
                 "value_clip",
                 "target_kl",
+                "reward_scale",
             ),
             lambda v: v > 0,
             "more than 0",
@@ -136,6 +138,13 @@ def _check_ranges(config: RunConfig, numbers: Any) -> None:
 
 def _check_rollout(config: RunConfig, numbers: Any) -> None:
     rows, parts = numbers.horizon * config.envs, getattr(numbers, "minibatches", 1)
+    if is_level_set(config.env):
+        if numbers.horizon % parts:
+            raise PasselError(
+                f"--minibatches {parts} does not divide --horizon {numbers.horizon}, and every part of a rollout has "
+                "as many steps of one level as of another. Choose numbers that do."
+            )
+        return
     if rows % parts:
         raise PasselError(
             f"--minibatches {parts} does not divide the {rows} steps of a rollout (--horizon {numbers.horizon} times "

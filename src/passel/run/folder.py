@@ -23,6 +23,7 @@ from passel.run.summary import Summary
 from passel.types import PasselError, Report
 
 CONFIG, CARD, METRICS, EVENTS, SUMMARY = "config.toml", "card.json", "metrics.jsonl", "events.jsonl", "summary.json"
+LEVELS = "levels.json"
 
 _NEEDED = (CONFIG, CARD)
 _SIGNS_OF_A_RUN = (CONFIG, METRICS, EVENTS, SUMMARY, checkpoint.FOLDER)
@@ -104,6 +105,14 @@ class RunFolder:
         """Write summary.json, or replace it whole."""
         self._check_may_write()
         replace_file(self.path / SUMMARY, json_text(obj, indent=2) + "\n")
+
+    def write_levels(self, obj: Mapping[str, Any]) -> None:
+        """Write levels.json, the scores of each level of a set, or replace it whole."""
+        replace_file(self.path / LEVELS, json_text(obj, indent=1) + "\n")
+
+    def read_levels(self) -> dict[str, Any] | None:
+        """levels.json, if there is one."""
+        return _parsed(self.path / LEVELS, json.loads) if (self.path / LEVELS).exists() else None
 
     def truncate_metrics(self, after_step: int, after_seconds: float = math.inf) -> None:
         """Drop the reports later than a checkpoint: the resumed run will make them again."""

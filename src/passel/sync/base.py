@@ -92,6 +92,8 @@ class Sync(ABC):
         self.version = 0
         self.told = 0.0
         self.costs = Costs()
+        #: What my gradients are multiplied with: other than 1 where a mean over learners should count some for more.
+        self.weight = 1.0
 
     @property
     def agreed(self) -> float:
@@ -111,6 +113,8 @@ class Sync(ABC):
         if not math.isfinite(value):
             raise NonFiniteError(f"the loss is {value}")
         self.flat.backward(loss)
+        if self.weight != 1:
+            self.flat.grads.mul_(self.weight)
         self.send()
         self.costs.pushes += 1
         return value

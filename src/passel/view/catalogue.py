@@ -6,6 +6,7 @@ from rich.console import Console
 from rich.table import Table
 
 from passel.algos import ALGORITHMS
+from passel.envs.level_sets import SUMMARIES
 from passel.place.plan import PLACEMENTS, why_not
 from passel.recipes.presets import PRESETS
 from passel.sync import SCHEMES
@@ -18,6 +19,7 @@ def print_catalogue(console: Console | None = None) -> None:
         ("algorithms (--algo)", {name: algo.summary for name, algo in ALGORITHMS.items()}),
         ("schemes (--sync)", {name: scheme.summary for name, scheme in SCHEMES.items()}),
         ("placements (--place)", PLACEMENTS),
+        ("sets of levels (--env levels:...)", SUMMARIES),
         ("presets", presets()),
     ):
         console.print(f"[bold]{title}[/bold]")

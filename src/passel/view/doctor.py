@@ -10,6 +10,8 @@ from passel.run.card import machine_card
 
 OPTIONAL = {
     "envpool": ("fast environments for LunarLander and classic control", "pip install 'passel[fast]'"),
+    "PyQt5": ("Procgen's levels", "pip install 'passel[levels]'"),
+    "stable_retro": ("levels of Sonic and other games", "pip install 'passel[levels]'"),
     "Box2D": ("LunarLander", "pip install 'passel[box2d]'"),
     "zmq": ("environments over a socket", "pip install 'passel[remote]'"),
     "msgpack": ("environments over a socket", "pip install 'passel[remote]'"),

@@ -34,6 +34,7 @@ STAGE_COLOURS = {
 LINES = ("-", "--", "-.", ":")  # beyond eight runs the colours repeat, and the dashes do not
 GREY = "#555555"
 SEPARATOR = " · "
+PARTS = {"train": "trained on", "held_out": "held out"}
 
 
 @dataclass(frozen=True)
@@ -75,6 +76,29 @@ def plot_run(folders: Sequence[Path], out: Path, x: X = "steps") -> Path:
         else:
             _draw_mean_shares(axes[2], runs)
         _label_x(axes, x, several=len(runs) > 1)
+        _save(figure, out)
+    return out
+
+
+def plot_levels(found: Mapping[str, Any], out: Path) -> Path:
+    """Draw the scores of every level, the best first, trained on and held out, into the file `out`; returns `out`."""
+    matplotlib = _matplotlib()
+    parts = {part: sorted((float(row["mean"]) for row in found[part]["levels"]), reverse=True) for part in PARTS}
+    with matplotlib.rc_context(_style()):
+        figure = matplotlib.figure.Figure(figsize=(8.0, 4.5), layout="constrained")
+        axes = figure.subplots()
+        for index, (part, scores) in enumerate(parts.items()):
+            if not scores:
+                continue
+            # Of either part from 0 to 100 %, so that 200 levels and 20 can be laid over each other.
+            shares = [100 * (place + 0.5) / len(scores) for place in range(len(scores))]
+            label = f"{PARTS[part]}: {len(scores)} levels, mean {format_number(sum(scores) / len(scores))}"
+            axes.plot(shares, scores, label=label, marker="o", markersize=3, **_line_style(index))
+            axes.axhline(sum(scores) / len(scores), linewidth=1, zorder=1, **_line_style(index) | {"linestyle": ":"})
+        axes.set_title(str(found["set"]))
+        axes.set_xlabel("levels, the best first (%)")
+        axes.set_ylabel("mean score of a level")
+        axes.legend(loc="best", fontsize=9)
         _save(figure, out)
     return out
 

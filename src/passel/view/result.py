@@ -33,6 +33,7 @@ FILES = {
     "checkpoints": "weights, optimiser, memory and random streams, to resume from",
     "tb": "TensorBoard events",
     "videos": "the best, median and worst evaluation episode",
+    "levels.json": "the score of each level, trained on and held out",
     "summary.json": "this result, for programs",
 }
 #: Shares above which a stage is named as the bottleneck, in the order in which they are asked: a slow environment or

@@ -1,0 +1,39 @@
+"""From what stands after --env to a set of levels."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from passel.envs import level_atari, level_procgen, level_retro, level_toml
+from passel.envs.levels import PREFIX, LevelSet, suggestion
+from passel.types import PasselError
+
+#: The built-in sets, by the word before the first colon; what stands behind it is for the set to read.
+BUILT_IN: dict[str, Callable[[str], LevelSet]] = {
+    "airstriker": level_retro.read_airstriker,
+    "breakout-modes": level_atari.read,
+    "procgen": level_procgen.read,
+    "sonic": level_retro.read_sonic,
+}
+#: What there is, for people.
+SUMMARIES = {
+    "procgen:GAME": "Procgen's numbered levels: procgen:jumper, procgen:ninja:hard:500+100",
+    "breakout-modes": "the 24 modes and difficulties of Breakout, 6 of them held out",
+    "sonic": "47 acts of Sonic to train on and 11 held out, as in the Retro Contest (bring your ROMs)",
+    "airstriker": "one level of Airstriker, whose ROM is free",
+    "FILE.toml": "your own list of environment ids and arguments",
+}
+
+
+def level_set(env: str) -> LevelSet:
+    """The set that `env` names: levels:NAME, or levels:NAME@LEVEL for one level of it alone."""
+    name, _, only = env.removeprefix(PREFIX).partition("@")
+    kind, _, rest = name.partition(":")
+    if kind in BUILT_IN:
+        found = BUILT_IN[kind](rest)
+    elif name.endswith(".toml"):
+        found = level_toml.read(name)
+    else:
+        raise PasselError(f'there is no set of levels "{name}". {suggestion(name, SUMMARIES)}')
+    found.without_training_levels_held_out()
+    return found.only(only) if only else found

@@ -19,6 +19,7 @@ from passel.config import RunConfig, as_dict
 from passel.envs.make import describe, is_served
 from passel.evaluation import play, summarise
 from passel.interrupts import Interrupts
+from passel.nets.torsos import FILTERS, is_image
 from passel.place.base import Placement
 from passel.place.budget import threads_per_worker, usable_cores
 from passel.place.inline import Inline
@@ -181,7 +182,16 @@ def make_plan(config: RunConfig, numbers: Any, env: Env, resumed: int = 0) -> Pl
             f"--scale-obs needs an observation that is a vector with finite bounds, and {spec.id} does not say that it "
             "has them. Leave it out."
         )
+    _check_filters(numbers, spec)
     return Plan(config, numbers, env, spec, threads_per_worker(config.workers, spec.obs_shape, config.threads), resumed)
+
+
+def _check_filters(numbers: Any, spec: EnvSpec) -> None:
+    filters = getattr(numbers, "filters", FILTERS)
+    if len(filters) != len(FILTERS):
+        raise PasselError(f"--filters has {len(filters)} numbers, and there are {len(FILTERS)} convolutions.")
+    if filters != FILTERS and not is_image(spec.obs_shape):
+        raise PasselError(f"--filters has no effect on {spec.id}, which is no image. Leave it out.")
 
 
 def _run(

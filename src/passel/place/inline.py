@@ -61,7 +61,8 @@ class Inline(Placement):
             scheme.servers(self.arena.below(f"sync/{name}"), links.schemes[name])
             for name, scheme in self.plan.schemes.items()
         ]
-        self._workers = [self.plan.build_worker(self.arena, links, rank) for rank in range(self.plan.workers)]
+        for rank in range(self.plan.workers):
+            self._workers.append(self.plan.build_worker(self.arena, links, rank))
         self.board.states[:] = State.READY
 
     def advance(self, seconds: float) -> None:

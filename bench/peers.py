@@ -80,31 +80,36 @@ def make_dqn(peer: str, said: argparse.Namespace) -> Any:
 
 
 def speed(peer: str, said: argparse.Namespace) -> dict[str, Any]:
-    """Steps a second over a window that begins when updates have been made, and compiled, for `warm` seconds."""
-    model = make_dqn(peer, said)
-    learning_since: float | None = None
+    """Steps a second over a window that begins when updates have been made, and compiled, for `warm` seconds.
+
+    It begins and ends right after an update, so that collecting and learning are both in it in their true proportion.
+    """
+    model = {"dqn": make_dqn, "ppo": make_ppo}[said.algo](peer, said)
+    compiled = {"dqn": 50, "ppo": 1}[said.algo]  # what the library calls updates: PPO's are epochs
+    seen, learning_since = 0, None
     marks: list[tuple[float, int, int]] = []
 
     def on_step(callback: Any) -> bool:
-        nonlocal learning_since
-        if model._n_updates < 50:  # the first updates compile
+        nonlocal seen, learning_since
+        if model._n_updates < compiled or model._n_updates == seen:
             return True
-        now = time.perf_counter()
-        if learning_since is None:
-            learning_since = now
+        now, seen = time.perf_counter(), model._n_updates
+        learning_since = learning_since or now
         if not marks and now - learning_since >= said.warm:
-            marks.append((now, model.num_timesteps, model._n_updates))
+            marks.append((now, model.num_timesteps, seen))
         if marks and now - marks[0][0] >= said.seconds:
-            marks.append((now, model.num_timesteps, model._n_updates))
+            marks.append((now, model.num_timesteps, seen))
             return False
         return True
 
     model.learn(FOR_EVER, callback=make_callback(on_step), log_interval=None)
     (start, steps, updates), (end, more_steps, more_updates) = marks
+    # An epoch is one update for each of its minibatches.
+    each = model.n_steps * model.n_envs // model.batch_size if said.algo == "ppo" else 1
     return {
         "seconds": end - start,
         "steps_per_second": (more_steps - steps) / (end - start),
-        "updates_per_second": (more_updates - updates) / (end - start),
+        "updates_per_second": (more_updates - updates) * each / (end - start),
         "envs": said.envs,
         "threads": said.threads,
     }
@@ -124,13 +129,19 @@ def make_ppo(peer: str, said: argparse.Namespace) -> Any:
         "device": "cpu",
     }
     envs = make_envs(said.env, 16)
+    # Where speeds are compared the networks are the same; to solve it they have the zoo's, with tanh.
+    same_network = said.what == "speed"
     if peer == "sb3":
+        import torch
         from stable_baselines3 import PPO
 
-        return PPO("MlpPolicy", envs, **settings)
+        kwargs = {"activation_fn": torch.nn.ReLU} if same_network else {}
+        return PPO("MlpPolicy", envs, policy_kwargs=kwargs, **settings)
+    import flax
     import sbx
 
-    return sbx.PPO("MlpPolicy", envs, **settings)
+    kwargs = {"activation_fn": flax.linen.relu} if same_network else {}
+    return sbx.PPO("MlpPolicy", envs, policy_kwargs=kwargs, **settings)
 
 
 class Episodes:
@@ -219,6 +230,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--limit", type=float, default=300.0, help="solve: give up after this many seconds.")
     parser.add_argument("--solved-at", type=float, default=200.0)
+    parser.add_argument("--algo", choices=["dqn", "ppo"], default="dqn", help="speed: of which algorithm.")
     parser.add_argument("--seconds", type=float, default=15.0, help="speed: length of the window.")
     parser.add_argument("--warm", type=float, default=5.0, help="speed: seconds of learning before it.")
     parser.add_argument("--envs", type=int, default=1)

@@ -2,11 +2,12 @@
 
     python bench/presets.py LunarLander-v3
     python bench/presets.py LunarLander-v3 --variants default wide --seeds 5 --max-steps 300000
+    python bench/presets.py LunarLander-v3 --algo ppo
 
-Variants stand in bench/presets/<env>.json: a name, and the settings that differ from the algorithm's defaults; a preset
-that is in force by now is undone first, so that a study does not change under its own result. Each run is written down
-as soon as it is there, so an interrupted study goes on where it stopped; a variant whose settings have changed since is
-run again.
+Variants stand in bench/presets/<env>.json (<env>-<algo>.json for all but DQN): a name, and the settings that differ
+from the algorithm's defaults; a preset that is in force by now is undone first, so that a study does not change under
+its own result. Each run is written down as soon as it is there, so an interrupted study goes on where it stopped; a
+variant whose settings have changed since is run again.
 """
 
 from __future__ import annotations
@@ -29,8 +30,12 @@ KEPT = ("status", "steps", "episodes", "seconds", "wall_seconds", "steps_per_sec
 Runs = dict[str, dict[str, Any]]
 
 
-def read_variants(env: str, wanted: list[str]) -> dict[str, dict[str, Any]]:
-    path = FOLDER / f"{env}.json"
+def study_name(env: str, algo: str) -> str:
+    return env if algo == "dqn" else f"{env}-{algo}"
+
+
+def read_variants(name: str, wanted: list[str]) -> dict[str, dict[str, Any]]:
+    path = FOLDER / f"{name}.json"
     if not path.exists():
         known = ", ".join(sorted(file.stem for file in FOLDER.glob("*.json")))
         raise BenchError(f"there is no bench/presets/{path.name}. Write one, or choose from {known}.")
@@ -124,8 +129,9 @@ def main() -> None:
     options.add_argument("--workers", type=int, default=2)
     options.add_argument("--limit", type=float, default=900.0, help="Seconds until a run gives up (default 900).")
     said = options.parse_args()
-    variants = read_variants(said.env, said.variants)
-    name, card = f"presets_{said.env}", machine()
+    study_of = study_name(said.env, said.algo)
+    variants = read_variants(study_of, said.variants)
+    name, card = f"presets_{study_of}", machine()
     runs = read_runs(said.out / f"{name}.json")
 
     def save() -> None:
@@ -136,7 +142,7 @@ def main() -> None:
     head = ["variant", "solved", "seconds, median", "steps, median", "episodes, median", "seconds by seed", "settings"]
     intro = f"{said.sync}, {said.workers} workers, at most {said.max_steps:,} steps a run; medians over the seeds."
     write(
-        name, f"Presets: {said.env}", said.out, card, [intro, table(head, rows(said, runs, variants))], {"runs": runs}
+        name, f"Presets: {study_of}", said.out, card, [intro, table(head, rows(said, runs, variants))], {"runs": runs}
     )
 
 

@@ -1,4 +1,5 @@
-"""Seconds until LunarLander-v3 is solved: `passel train` as it comes, and the peers' PPO with their zoo's settings.
+"""Seconds until LunarLander-v3 is solved: `passel train` with each algorithm's preset, and the peers' PPO with their
+zoo's settings.
 
     python bench/time_to_solve.py
     python bench/time_to_solve.py --seeds 10 --peer-seeds 5 --peers-python .venv-bench/bin/python
@@ -29,11 +30,16 @@ from common import (
     write,
 )
 
+PASSEL: dict[str, dict[str, Any]] = {
+    "passel, as it comes (DQN)": {},
+    "passel PPO": {"algo": "ppo"},
+    "passel A3C": {"algo": "a3c"},
+}
 PEERS = {"Stable-Baselines3 PPO": "sb3", "SBX PPO": "sbx"}
 
 
-def passel(said: argparse.Namespace, seed: int) -> dict[str, Any]:
-    summary = train(said.python, {"seed": seed}, limit=said.limit)
+def passel(said: argparse.Namespace, name: str, seed: int) -> dict[str, Any]:
+    summary = train(said.python, {**PASSEL[name], "seed": seed}, limit=said.limit)
     return {
         "seed": seed,
         "solved": summary["status"] == "solved",
@@ -75,11 +81,13 @@ def told(result: dict[str, Any]) -> str:
 
 
 def run_all(said: argparse.Namespace, progress: Progress) -> dict[str, list[dict[str, Any]]]:
-    found: dict[str, list[dict[str, Any]]] = {"passel": []}
-    for seed in range(1, said.seeds + 1):
-        progress.begin(f"passel, seed {seed}")
-        found["passel"].append(passel(said, seed))
-        progress.end(told(found["passel"][-1]))
+    found: dict[str, list[dict[str, Any]]] = {}
+    for name in PASSEL:
+        found[name] = []
+        for seed in range(1, said.seeds + 1):
+            progress.begin(f"{name}, seed {seed}")
+            found[name].append(passel(said, name, seed))
+            progress.end(told(found[name][-1]))
     for name in PEERS if said.peer_seeds else ():
         threads = best_threads(said, name, progress)
         found[name] = []
@@ -139,7 +147,7 @@ def main() -> None:
     if said.peer_seeds:
         card["peers"] = peer_versions(said.peers_python)
     trials = 2 if said.trial_seconds and said.peer_seeds else 0
-    found = run_all(said, Progress(said.seeds + len(PEERS) * (said.peer_seeds + trials)))
+    found = run_all(said, Progress(len(PASSEL) * said.seeds + len(PEERS) * (said.peer_seeds + trials)))
     head = ["", "solved", "seconds, median", "fastest", "slowest", "steps, median", "steps/s, median"]
     detail = ["", "seed", "solved", "seconds", "solved at", "steps", "episodes", "greedy mean of 100"]
     intro = (

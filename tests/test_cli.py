@@ -397,3 +397,29 @@ def test_the_console_script_is_the_module() -> None:
         pytest.skip("passel is not installed beside this Python")
     done = subprocess.run([script, "--version"], capture_output=True, text=True, check=True, timeout=60)
     assert done.stdout == f"passel {__version__}\n"
+
+
+def test_keys(told: Callable[..., Said], tmp_path: Path) -> None:
+    code, said, _ = told("keys", "secrets")
+    assert code == 0
+    assert said.splitlines()[0] == (
+        "secrets/server.json  for the server: passel serve-env ID --bind tcp://0.0.0.0:5555 --key secrets/server.json"
+    )
+    assert (tmp_path / "secrets" / "client.json").exists()
+    code, _, said = told("keys", "secrets")
+    assert code == 2
+    assert "secrets/server.json exists" in said
+
+
+def test_serve_env_is_the_server_in_whatever_interpreter(tmp_path: Path) -> None:
+    with Command(tmp_path, "serve-env", "--help") as command:
+        assert command.wait() == 0
+        assert command.stdout.startswith("usage: passel serve-env")
+    with Command(
+        tmp_path, "serve-env", "--python", sys.executable, "CartPole-v1", "--bind", "tcp://1.2.3.4:5"
+    ) as command:
+        assert command.wait() == 2
+        assert command.stderr.startswith("passel: tcp://1.2.3.4:5 can be reached from other machines")
+    with Command(tmp_path, "serve-env", "--python", "/no/python", "CartPole-v1") as command:
+        assert command.wait() == 2
+        assert command.stderr.startswith("passel: /no/python cannot be run (No such file or directory).")

@@ -15,12 +15,13 @@ from passel.algos import ALGORITHMS
 from passel.algos.ppo import PPO, PPOConfig
 from passel.arena import Tensors
 from passel.nets.flat import Flat
+from passel.place.board import Board
 from passel.place.inline import Inline, InlineKit
 from passel.sync import SCHEMES
 from passel.sync.allreduce import ArenaMean
 from passel.sync.base import SyncSettings
 from passel.types import EnvSpec, Minibatch
-from small import inline_run, new_arena, small_plan
+from small import inline_run, new_arena, run_over, small_plan
 from teams import (
     ADAM,
     ASYNCHRONOUS,
@@ -94,6 +95,18 @@ class TestAllReduce:
         halves = [gradient(slice(0, 16)), gradient(slice(16, 32))]
         torch.testing.assert_close((halves[0] + halves[1]) / 2, gradient(slice(0, 32)), **ROUNDING)
 
+    def test_learners_of_ppo_leave_a_rollout_together(self) -> None:
+        """On the divergence that they agreed on: whoever stopped on its own would leave the others waiting."""
+        counted = {}
+        for target in (None, 1e-5):
+            plan = small_plan(sync="allreduce", workers=2, algo="ppo", lr=1e-2, epochs=8, target_kl=target)
+            arena = new_arena(plan)
+            run_over(plan, arena)
+            updates = Board(arena.below("board")).column("updates")
+            assert updates[0] == updates[1] > 0
+            counted[target] = updates[0]
+        assert counted[1e-5] < 0.5 * counted[None]
+
     def test_two_learners_equal_one_on_the_joined_batch(self) -> None:
         halves = [examples(UPDATES, size=8, seed=seed) for seed in (1, 2)]
         joined = [
@@ -148,11 +161,12 @@ class TestAllReduce:
         means = [ArenaMean(tensors, rank, 3) for rank in range(3)]
         for _ in range(5):
             rows = torch.randn(3, 5)
-            for mean, row in zip(means, rows, strict=True):
-                mean.start(row)
+            for number, (mean, row) in enumerate(zip(means, rows, strict=True)):
+                mean.start(row, float(number))
             found = [mean.finish() for mean in means]
             for each in found:
-                torch.testing.assert_close(each, rows.mean(dim=0))
+                torch.testing.assert_close(each[:-1], rows.mean(dim=0))
+                assert float(each[-1]) == 1.0
                 assert torch.equal(each, found[0])
 
 

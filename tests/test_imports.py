@@ -53,7 +53,7 @@ ARROWS: dict[str, set[str]] = {
         "supervisor",
         *GROUND,
     },
-    "cli": {"algos", "api", "config", "place", "run", "study", "types", "view", "__init__"},
+    "cli": {"algos", "api", "config", "envs", "place", "run", "study", "types", "view", "__init__"},
     "study": {"api", "envs", "evaluation", "run", "streams", "types"},
     "__init__": {"api", "policy", "run", "types"},
     "__main__": {"cli"},
@@ -79,7 +79,12 @@ OPTIONAL = {
     "matplotlib": "view/plot.py",
     "av": "view/video.py",
     "tensorboard": "view/tensorboard.py",
+    "zmq": "envs/remote.py",
+    "msgpack": "envs/remote.py",
 }
+
+#: A program of its own for other interpreters: nothing of passel imports it, and it imports nothing of passel.
+PROGRAM = "envs/serve_env.py"
 
 
 def name_of(path: Path) -> str:
@@ -193,7 +198,7 @@ def test_an_optional_dependency_is_imported_in_exactly_one_file_and_inside_a_fun
         return package in module.split(".") and module.partition(".")[0] in (package, "torch")
 
     homes = [name_of(path) for path in FILES if any(asks_for(module) for module in imported(path))]
-    assert homes == [home]
+    assert [name for name in homes if name != PROGRAM] == [home]
     assert not any(asks_for(module) for module in imported(SOURCE / home, when_run=True))
 
 
@@ -215,3 +220,11 @@ def test_tests_are_not_needed_to_train() -> None:
     """passel.testing ships with the package and is imported by nobody in it."""
     others = [path for path in FILES if room_of(path) != "testing"]
     assert [name_of(path) for path in others if any(target(module) == "testing" for module in own(path))] == []
+
+
+def test_the_server_is_one_file_on_its_own() -> None:
+    """numpy, pyzmq, msgpack, gym or gymnasium, and a Python from 3.8 on: nothing else, but a console's own wrapper."""
+    modules = {module.split(".")[0] for module in imported(SOURCE / PROGRAM)}
+    assert modules - set(sys.stdlib_module_names) == {"numpy", "zmq", "msgpack", "nes_py"}
+    ast.parse((SOURCE / PROGRAM).read_text(), feature_version=(3, 8))
+    assert all("passel.envs.serve_env" not in own(path) for path in FILES)

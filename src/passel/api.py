@@ -19,14 +19,14 @@ from passel.arena import Arena
 from passel.config import RunConfig, as_dict
 from passel.envs.level_sets import level_set
 from passel.envs.levels import is_level_set
-from passel.envs.make import describe
+from passel.envs.make import describe, is_served
 from passel.evaluation import level_table, play, play_levels, summarise
 from passel.interrupts import Interrupts
 from passel.place.base import Placement
 from passel.place.budget import threads_per_worker, usable_cores
 from passel.place.inline import Inline
 from passel.place.parts import Parts, divide, measure, remembered
-from passel.place.plan import Plan
+from passel.place.plan import Plan, env_args
 from passel.place.processes import Processes
 from passel.policy import Policy
 from passel.recipes.resolve import resolve_config
@@ -201,8 +201,8 @@ def evaluate(
         each = max(1, episodes // len(levels.train))
         found = play_levels(policy, levels, levels.train, each, fresh, progress=progress)
         return summarise([episode for level in found.values() for episode in level])
-    played = play(policy, env or config.env, episodes, fresh, threads=usable_cores(), progress=progress)
-    return summarise(played)
+    options: dict[str, Any] = {"threads": usable_cores(), "env_args": env_args(config), "progress": progress}
+    return summarise(play(policy, env or config.env, episodes, fresh, **options))
 
 
 def evaluate_levels(
@@ -244,6 +244,8 @@ def film(
     policy = load(path)
     folder = RunFolder.open(Path(path), lock=False)
     config, _ = resolve_config(folder.read_config())
+    if env is None and is_served(config.env):
+        raise PasselError(f"{config.env} is served, and a server sends no pictures to film. Film where it runs.")
 
     if env is None and is_level_set(config.env):
         raise PasselError(
@@ -262,7 +264,7 @@ def make_plan(
 ) -> Plan:
     """Look at the environment and join the axes. `held` is what the card of a resumed run says about its levels."""
     parts = _make_parts(config, env, held) if is_level_set(env) else None
-    spec = describe(env, config.backend) if parts is None else parts.levels.describe()
+    spec = describe(env, config.backend, env_args(config)) if parts is None else parts.levels.describe()
     if numbers.scale_obs and spec.bounds is None:
         raise PasselError(
             f"--scale-obs needs an observation that is a vector with finite bounds, and {spec.id} does not say that it "

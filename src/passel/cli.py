@@ -47,6 +47,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             from passel.place.forkserver import warm_up
 
             warm_up()
+        if arguments[:1] == ["serve-env"]:
+            _serve_env(arguments[1:])
         return _dispatch(arguments, began)
     except KeyboardInterrupt:
         print("passel: interrupted.", file=sys.stderr)
@@ -165,6 +167,9 @@ def _parser(arguments: Sequence[str]) -> _Parser:
     plot.add_argument("runs", nargs="+", type=Path, help="Folders of the runs.")
     plot.add_argument("--x", choices=["steps", "seconds", "episodes"], default="steps", help="The horizontal axis.")
     plot.add_argument("--out", type=Path, help="Image to write; default: plot.png in the (first) run.")
+    keys = command("keys", "Make the two key files for a server of environments on another machine.")
+    keys.add_argument("folder", type=Path, help="Folder for server.json and client.json.")
+    command("serve-env", "Serve environments over a socket, from an interpreter of their own.")
     command("list", "Algorithms, schemes, placements, presets, and what goes with what.")
     command("doctor", "This machine: cores, memory, versions, and which optional parts are there.")
     return parser
@@ -303,6 +308,33 @@ def _plot(said: argparse.Namespace, began: float) -> int:
     return 0
 
 
+def _keys(said: argparse.Namespace, began: float) -> int:
+    from passel.envs.remote import make_keys
+
+    server, client = make_keys(said.folder)
+    print(f"{server}  for the server: passel serve-env ID --bind tcp://0.0.0.0:5555 --key {server}")
+    print(f"{client}  for training:   passel train --env tcp://HOST:5555 --env-key {client}")
+    return 0
+
+
+def _serve_env(arguments: Sequence[str]) -> NoReturn:
+    """Become the server, in the interpreter that `--python` names. It has flags of its own."""
+    import os
+
+    words = list(arguments)
+    python = sys.executable
+    if "--python" in words[:-1]:
+        where = words.index("--python")
+        python = words[where + 1]
+        del words[where : where + 2]
+    server = Path(__file__).parent / "envs" / "serve_env.py"
+    try:
+        os.execvp(python, [python, str(server), *words])
+    except OSError as error:
+        _complain(f"{python} cannot be run ({error.strerror}). Give --python the path of an interpreter.")
+        sys.exit(EXIT_USER)
+
+
 def _levels(said: argparse.Namespace, began: float) -> int:
     from rich.console import Console
 
@@ -357,6 +389,7 @@ COMMANDS: dict[str, Callable[[argparse.Namespace, float], int]] = {
     "levels": _levels,
     "transfer": _transfer,
     "plot": _plot,
+    "keys": _keys,
     "list": _list,
     "doctor": _doctor,
 }

@@ -31,7 +31,8 @@ class RunConfig:
 
     env: str = option(
         "LunarLander-v3",
-        "Environment: a Gymnasium id, package:Id-v0 to import the package first, or a set, levels:NAME.",
+        "Environment: a Gymnasium id, package:Id-v0 to import the package first, a set of levels (levels:NAME) or the "
+        "address of a server (tcp://HOST:PORT).",
     )
     algo: str = option("dqn", "Algorithm.")
     sync: str = option("hogwild", "How the learners share the parameters: solo, locked, hogwild, server or allreduce.")
@@ -51,6 +52,10 @@ class RunConfig:
     envs: int = option(16, "Environments that each worker steps at once; with a list of levels, of each level.")
     backend: Literal["auto", "gymnasium", "envpool"] = option(
         "auto", "Who steps the environments: envpool where it is known to be equal and installed, else gymnasium."
+    )
+    env_key: str = option("", "Key file for a server of environments on another machine (passel keys).")
+    reconnect: bool = option(
+        False, "Wait for a server of environments that is lost to come back, and go on with new episodes."
     )
     threads: int = option(0, "Threads of each worker; 0 means 1 for vectors, an equal part of the cores for images.")
     shards: int = option(1, "Shards of the parameter server.", only={"sync": "server"})

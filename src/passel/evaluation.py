@@ -30,6 +30,7 @@ def play(
     seed: int,
     *,
     threads: int = 1,
+    env_args: Mapping[str, Any] | None = None,
     progress: Callable[[int], bool] = lambda _: True,
 ) -> list[Episode]:
     """`episodes` episodes from new starts. Each copy of the environment plays a number of them that is fixed
@@ -38,10 +39,11 @@ def play(
     """
     if episodes < 1:
         raise PasselError(f"--episodes is {episodes}, and must be at least 1.")
-    copies = min(episodes, AT_ONCE)
+    copies = min(episodes, AT_ONCE, policy.spec.max_copies or AT_ONCE)
     quota = np.full(copies, episodes // copies)
     quota[: episodes % copies] += 1
-    envs = make_envs(env, copies, seed, backend=policy.spec.backend, threads=threads)  # type: ignore[arg-type]
+    backend: Any = policy.spec.backend
+    envs = make_envs(env, copies, seed, backend=backend, threads=threads, env_args=env_args)
     return [episode for _, episode in _play_out(policy, envs, quota, progress)]
 
 
@@ -89,7 +91,7 @@ def _play_out(
         obs = envs.reset()
         while quota.any():
             step = envs.step(np.asarray(policy.act(obs) if rng is None else policy.act(obs, rng)))
-            for row, episode in zip(np.flatnonzero(step.ended & step.real), step.episodes, strict=True):
+            for row, episode in zip(np.flatnonzero(step.ended), step.episodes, strict=True):
                 if quota[row]:
                     quota[row] -= 1
                     played.append((int(row), episode))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -12,15 +12,37 @@ from torch import Tensor, nn
 from passel.algos.base import Algorithm
 from passel.clock import Clock
 from passel.data.experience import Experience
-from passel.sync.base import NonFiniteError, Sync
+from passel.sync.base import Costs, NonFiniteError, Sync
 from passel.types import PasselError
+
+
+class Partner(Protocol):
+    """Somebody who learns from the same batches at the same time, another network."""
+
+    costs: Costs
+
+    def ask(self, lr: float) -> None:
+        """Learn from the batch that was just drawn."""
+
+    def join(self) -> None:
+        """Return when that is done."""
 
 
 class Learner:
     """One update at a time: pull, draw, differentiate, push. Runs in: each worker."""
 
-    def __init__(self, algo: Algorithm, syncs: Mapping[str, Sync], experience: Experience, clock: Clock) -> None:
+    def __init__(
+        self,
+        algo: Algorithm,
+        syncs: Mapping[str, Sync],
+        experience: Experience,
+        clock: Clock,
+        partner: Partner | None = None,
+    ) -> None:
         self._algo, self._syncs, self._experience, self._clock = algo, syncs, experience, clock
+        self._partner = partner
+        self._sharing = [sync.costs for sync in syncs.values()] + ([partner.costs] if partner else [])
+        self._first = next(iter(syncs.values()))
         self.loss = 0.0
         self._costs = (0.0, 0.0, 0.0)
 
@@ -28,16 +50,22 @@ class Learner:
         """Bring every network up to date."""
         for sync in self._syncs.values():
             sync.pull()
-        self._algo.refresh(next(iter(self._syncs.values())).version)
+        if self._partner:
+            self._partner.join()
+        self._algo.refresh(self._first.version)
+        if self._algo.enough(self._first.agreed):
+            self._experience.abandon()
         self._mark()
 
-    def update(self, steps_so_far: int, lr: float) -> None:
+    def update(self, steps_so_far: int, lr: float, progress: float = 0.0) -> None:
         """One update of every network."""
-        for sync in self._syncs.values():
-            sync.lr = lr
         batch = self._experience.batch(steps_so_far)
         self._clock.mark("sample")
-        loss = self._algo.loss(batch)
+        if self._partner:
+            self._partner.ask(lr)
+        loss = self._algo.loss(batch, progress)
+        for sync in self._syncs.values():
+            sync.lr, sync.told = lr, loss.told
         try:
             self.loss = sum(sync.push(loss.losses[name]) for name, sync in self._syncs.items())
         except NonFiniteError as error:
@@ -47,7 +75,7 @@ class Learner:
 
     def remember(self, staleness: float, updates: int) -> None:
         """Go on counting from what a resumed run had counted."""
-        costs = next(iter(self._syncs.values())).costs
+        costs = self._first.costs
         costs.staleness, costs.pushes = staleness * updates, updates
 
     @property
@@ -59,7 +87,7 @@ class Learner:
     def _mark(self) -> None:
         """What has passed was learning, except for what the schemes say they spent on sharing."""
         self._clock.mark("learn")
-        costs = [sync.costs for sync in self._syncs.values()]
+        costs = self._sharing
         now = (sum(c.wait for c in costs), sum(c.copy for c in costs), sum(c.apply for c in costs))
         for stage, before, after in zip(("wait", "copy", "apply"), self._costs, now, strict=True):
             self._clock.move(after - before, "learn", stage)

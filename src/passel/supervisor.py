@@ -278,6 +278,7 @@ class Supervisor:
                         self._plan.config.eval_episodes,
                         seed,
                         threads=usable_cores(),
+                        env_args=self._plan.env_args,
                         progress=go_on,
                     )
         except EvaluationStoppedError:

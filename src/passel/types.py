@@ -36,6 +36,8 @@ class EnvSpec:
     exact_resume: bool = True
     #: The least and the largest that each number of an observation can be, where that is known and finite.
     bounds: Bounds | None = None
+    #: The most copies that one group may have; None: as many as the machine bears.
+    max_copies: int | None = None
     #: How many frames an observation stacks along its first axis, the newest last; a rollout keeps each of them once.
     frames: int = 1
 

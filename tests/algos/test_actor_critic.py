@@ -140,6 +140,31 @@ def test_on_the_first_minibatch_the_ratio_is_one() -> None:
     assert told["clipped"] == 0
 
 
+@pytest.mark.parametrize(("progress", "clip"), [(0.0, 0.3), (0.5, 0.2), (1.0, 0.1)])
+def test_the_clip_falls_in_a_straight_line(progress: float, clip: float) -> None:
+    falling, fixed = (
+        make(PPO, PPOConfig(hidden=(8,), **numbers)) for numbers in ({"clip": 0.3, "clip_end": 0.1}, {"clip": clip})
+    )
+    batch, _, _ = judged(falling, SPEC)
+    shift = 0.3 * torch.randn(len(falling.flats["policy"]))
+    for algo in (falling, fixed):
+        algo.flats["policy"].values.add_(shift)
+    found, expected = falling.loss(batch, progress), fixed.loss(batch)
+    assert found.losses["policy"].item() == pytest.approx(expected.losses["policy"].item(), rel=1e-6)
+    told = dict(zip(PPO.scalar_names, falling.scalars(0), strict=True))
+    assert told["clipped"] > 0, "the clip had work to do"
+
+
+def test_enough_is_when_the_agreed_divergence_passes_its_target() -> None:
+    algo = make(PPO, PPOConfig(hidden=(8,), target_kl=0.02))
+    batch, _, _ = judged(algo, SPEC)
+    assert algo.loss(batch).told == pytest.approx(0, abs=1e-6)
+    algo.flats["policy"].values.add_(0.3 * torch.randn(len(algo.flats["policy"])))
+    assert algo.loss(batch).told == dict(zip(PPO.scalar_names, algo.scalars(0), strict=True))["kl"] > 0.03
+    assert [algo.enough(agreed) for agreed in (0.0, 0.029, 0.031)] == [False, False, True]
+    assert not make(PPO, PPOConfig(hidden=(8,))).enough(1e9), "nobody asked"
+
+
 def test_advantages_are_normalised_over_the_minibatch_of_one_worker() -> None:
     """Local: a batch whose advantages are scaled and shifted gives the same gradient of the policy."""
     algo = make(PPO, PPOConfig(hidden=(8,)))

@@ -97,6 +97,27 @@ def test_a_row_that_is_a_reset_has_no_weight_and_passes_nothing_on() -> None:
     assert batch.obs[batch.weight == 0].tolist() == [[2]]
 
 
+def test_an_episode_that_was_lost_ended_with_the_step_before() -> None:
+    """The row is truncated, and no transition: its own advantage must be zero, or it would leak into the step before,
+    which bootstraps from the state where the episode was lost.
+    """
+    experience, critic, _ = make()
+
+    def how(number: int) -> Step:
+        made = step(number)
+        if number != 2:
+            return made
+        lost = np.array([True, False, False])
+        return Step(made.obs, made.next_obs, np.where(lost, 0, made.reward), made.discount, lost, ~lost)
+
+    fill(experience, how)
+    batch = experience.batch(0)
+    assert critic.discount[:, 0].tolist() == [0.5, 0.5, 0, 0.5]
+    # What the critic says of state 2, so that reward + 0 - value is nothing.
+    assert critic.reward[:, 0].tolist() == [1, 1, 2, 1]
+    assert batch.obs[batch.weight == 0].tolist() == [[2]]
+
+
 @pytest.mark.parametrize(("epochs", "minibatches"), [(1, 1), (3, 1), (1, 4), (2, 3)])
 def test_every_row_is_given_out_once_an_epoch_in_equal_parts(epochs: int, minibatches: int) -> None:
     experience, _, _ = make(epochs=epochs, minibatches=minibatches)
@@ -114,6 +135,18 @@ def test_every_row_is_given_out_once_an_epoch_in_equal_parts(epochs: int, miniba
         orders.append(rows.tolist())
     assert not experience.due()
     assert len({tuple(order) for order in orders}) == epochs, "each epoch has its own order"
+
+
+def test_a_rollout_is_abandoned_only_once_it_has_been_learnt_from() -> None:
+    experience, _, _ = make(epochs=2, minibatches=3)
+    fill(experience)
+    experience.abandon()
+    assert experience.due(), "nothing was learnt from this one yet"
+    experience.batch(0)
+    experience.abandon()
+    assert not experience.due()
+    fill(experience)
+    assert [len(experience.batch(0).obs) for _ in range(6)] == [4] * 6, "the next one is given out from the beginning"
 
 
 def test_a_resumed_rollout_goes_on_in_mid_epoch() -> None:

@@ -192,6 +192,28 @@ def test_the_settings_that_were_asked_for_are_not_changed_by_local_steps(name: s
     assert {f"local/{rank}/vector" for rank in range(2)} <= set(scheme.specs())
 
 
+def test_whose_gradients_are_averaged_agree_on_the_mean_of_what_they_told() -> None:
+    team = Team("allreduce", partial(Weights, 3), 2, SyncSettings(PLAIN_SGD))
+    for told in ((1.0, 3.0), (-4.0, 0.5)):
+        for sync, number in zip(team.syncs, told, strict=True):
+            sync.told = number
+            sync.push(total(sync))
+        for sync in team.syncs:
+            sync.pull()
+            assert sync.agreed == sum(told) / 2
+    assert team.vector.tolist() == [-2.0] * 3, "the number travels beside the gradient, not in it"
+
+
+@pytest.mark.parametrize("name", ["solo", *ASYNCHRONOUS])
+def test_where_nobody_waits_a_learner_agrees_with_itself(name: str) -> None:
+    team = Team(name, partial(Weights, 3), 1 if name == "solo" else 2, SyncSettings(PLAIN_SGD))
+    for number, sync in enumerate(team.syncs):
+        sync.told = float(number)
+        sync.push(total(sync))
+        sync.pull()
+        assert sync.agreed == number
+
+
 def test_allreduce_levels_the_counters_that_a_dead_worker_left_behind() -> None:
     scheme = SCHEMES["allreduce"](4, 3, SyncSettings(PLAIN_SGD))
     tensors = Tensors({name: torch.zeros(spec.shape, dtype=spec.dtype) for name, spec in scheme.specs().items()})

@@ -20,9 +20,9 @@ class A3C(ActorCritic):
     Config = ActorCriticConfig
     scalar_names = ("entropy", "value_mean")
 
-    def loss(self, batch: Minibatch) -> Loss:
+    def loss(self, batch: Minibatch, progress: float = 0.0) -> Loss:
         logits, tape = self._policy.record(batch.obs)
         said = policy_gradient_and_slope(logits, batch.action, batch.advantage, batch.weight, self._config.entropy)
         self._told = [said.entropy, float(batch.value.mean())]
         policy = self._policy.loss(said.value, tape, said.slope)
-        return Loss({"policy": policy, "value": self._value_loss(batch)})
+        return Loss(self.losses(batch, policy))

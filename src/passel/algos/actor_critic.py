@@ -37,6 +37,7 @@ class ActorCriticConfig:
     gamma: float = option(0.99, "Discount of a step.")
     horizon: int = option(5, "Steps of each environment between two lessons.")
     gae_lambda: float = option(1.0, "How far returns reach: over the whole horizon at 1, and less below.")
+    split: bool = option(False, "Compute the policy's and the critic's gradients in two processes at once.")
     entropy: float = option(0.01, "What a nat of the policy's entropy is worth, so that it does not settle too soon.")
 
 
@@ -94,7 +95,12 @@ class ActorCritic(Algorithm):
     def scalars(self, step: int) -> list[float]:
         return self._told
 
-    def _value_loss(self, batch: Minibatch, clip: float | None = None) -> RecordedLoss | AutogradLoss:
+    def losses(self, batch: Minibatch, policy: RecordedLoss | AutogradLoss) -> dict[str, RecordedLoss | AutogradLoss]:
+        """The losses of both networks, or the policy's alone, where the critic is somebody else's business."""
+        return {"policy": policy} if self._config.split else {"policy": policy, "value": self.value_loss(batch)}
+
+    def value_loss(self, batch: Minibatch) -> RecordedLoss | AutogradLoss:
+        clip = getattr(self._config, "value_clip", None)
         output, tape = self._critic.record(batch.obs)
         loss, slope = value_loss_and_slope(output[:, 0], batch.target, batch.weight, batch.value, clip)
         return self._critic.loss(loss, tape, slope[:, None])

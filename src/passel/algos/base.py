@@ -21,10 +21,11 @@ from passel.types import Array, EnvSpec, Floats, Ints
 
 @dataclass(frozen=True)
 class Loss:
-    """One loss for each network, and what the memory wants to know of it."""
+    """One loss for each network, what the memory wants to know of it, and what all learners should agree on."""
 
     losses: Mapping[str, RecordedLoss | AutogradLoss]
     td_abs: Floats | None = None
+    told: float = 0.0
 
 
 class Algorithm(ABC):
@@ -36,7 +37,8 @@ class Algorithm(ABC):
         actions = algo.act(obs, step, rng)                # the actor, for N observations at once
 
         algo.refresh(version)                             # the learner: the vector has seen so many updates
-        loss = algo.loss(batch)
+        loss = algo.loss(batch, progress)                 # progress: the part of the run that is over, 0 to 1
+        if algo.enough(agreed): ...                       # the mean of every learner's loss.told: leave this rollout
 
     `tensors` keeps what the algorithm must not lose between turns; `specs` says which.
     """
@@ -69,7 +71,11 @@ class Algorithm(ABC):
         """The networks' vectors were just pulled, and have seen `version` updates."""
 
     @abstractmethod
-    def loss(self, batch: Any) -> Loss: ...
+    def loss(self, batch: Any, progress: float = 0.0) -> Loss: ...
+
+    def enough(self, agreed: float) -> bool:
+        """Whether no more should be learnt from the present rollout."""
+        return False
 
     @abstractmethod
     def scalars(self, step: int) -> list[float]:

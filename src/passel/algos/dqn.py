@@ -114,7 +114,7 @@ class DQN(Algorithm):
         self._target_flat.values.lerp_(self.flats["q"].values, tau)
         self._refreshes.fill_(due)
 
-    def loss(self, batch: Batch) -> Loss:
+    def loss(self, batch: Batch, progress: float = 0.0) -> Loss:
         """The Huber loss, with its gradient in closed form: only the taken action's value has a slope."""
         target = self._targets(batch)
         q_tm1, tape = self._online.record(batch.obs)

@@ -9,6 +9,7 @@ from passel.algos.actor_critic import ActorCritic, ActorCriticConfig
 from passel.algos.base import Loss
 from passel.config import option
 from passel.maths.policy_gradient import clipped_surrogate_and_slope, normalised
+from passel.maths.schedules import linear
 from passel.types import Minibatch
 
 
@@ -23,7 +24,11 @@ class PPOConfig(ActorCriticConfig):
     epochs: int = option(4, "Passes over a rollout.")
     minibatches: int = option(4, "Parts that a pass is made in, an update each.")
     clip: float = option(0.2, "How far the probability of an action may move in one lesson, as a ratio.")
+    clip_end: float | None = option(None, "The same in the end, reached in a straight line; none: constant.")
     value_clip: float | None = option(None, "How far the critic may move in one lesson; none: as far as it likes.")
+    target_kl: float | None = option(
+        None, "Leave a rollout when the policy has moved 1.5 times this far from it, by the mean KL of all workers."
+    )
     normalise: bool = option(
         True, "Scale the advantages of each minibatch to mean 0 and variance 1, each worker (or level) its own."
     )
@@ -37,13 +42,18 @@ class PPO(ActorCritic):
     Config = PPOConfig
     scalar_names = ("entropy", "value_mean", "kl", "clipped")
 
-    def loss(self, batch: Minibatch) -> Loss:
+    def loss(self, batch: Minibatch, progress: float = 0.0) -> Loss:
         config = self._config
+        clip = config.clip if config.clip_end is None else linear(config.clip, config.clip_end, progress, over=1)
         advantage = normalised(batch.advantage, batch.weight, batch.group) if config.normalise else batch.advantage
         logits, tape = self._policy.record(batch.obs)
         said = clipped_surrogate_and_slope(
-            logits, batch.action, advantage, batch.logp, batch.weight, config.clip, config.entropy
+            logits, batch.action, advantage, batch.logp, batch.weight, clip, config.entropy
         )
         self._told = [said.entropy, float(batch.value.mean()), said.kl, said.clipped]
         policy = self._policy.loss(said.value, tape, said.slope)
-        return Loss({"policy": policy, "value": self._value_loss(batch, config.value_clip)})
+        return Loss(self.losses(batch, policy), told=said.kl)
+
+    def enough(self, agreed: float) -> bool:
+        target = self._config.target_kl
+        return target is not None and agreed > 1.5 * target

@@ -22,6 +22,7 @@ class Experience(Protocol):
     def due(self) -> bool: ...
     def batch(self, steps_so_far: int) -> Any: ...
     def feedback(self, batch: Any, td_abs: Floats | None) -> None: ...
+    def abandon(self) -> None: ...
     def park(self) -> None: ...
 
 
@@ -87,6 +88,9 @@ class ReplayExperience:
     def feedback(self, batch: Batch, td_abs: Floats | None) -> None:
         if batch.index is not None and td_abs is not None:
             self._memory.update_priorities(batch.index, td_abs)
+
+    def abandon(self) -> None:
+        """Nothing to do: a batch stands alone."""
 
     def park(self) -> None:
         """Forget what was drawn ahead, so that a run that is resumed here and one that goes on draw the same."""

@@ -79,6 +79,8 @@ class RolloutExperience:
         self._groups, self._reward_scale = groups, np.float32(reward_scale)
         self._horizon, self._envs = self._action.shape
         self._minibatches, self._parts = minibatches, epochs * minibatches
+        #: The part that was given out last, by its place in the epoch.
+        self.given = 0
 
     def push(self, obs: Array, actions: Ints, step: Step, steps_so_far: int) -> int:
         """Keep what came out of one step. Returns how many real transitions there were."""
@@ -90,6 +92,10 @@ class RolloutExperience:
         cut = np.flatnonzero(step.truncated & (step.discount > 0) & step.real)
         if len(cut):
             self._reward[t, cut] += self._gamma * self._judge.values(step.next_obs[cut])
+        lost = np.flatnonzero(step.truncated & ~step.real)
+        if len(lost):
+            # The episode ended with the step before, which bootstraps from here: this row must add nothing to that.
+            self._reward[t, lost] = self._judge.values(obs[lost])
         self._discount[t, step.ended] = 0
         self._discount[t, ~step.real] = 0
         self._last_obs[:] = step.obs
@@ -106,11 +112,17 @@ class RolloutExperience:
             self._settle()
         if part % self._minibatches == 0:
             self._order[:] = self._shuffled()
-        rows = self._rows(part % self._minibatches)
+        self.given = part % self._minibatches
+        rows = self.rows(self.given)
         self._counts[1] = part + 1
         if part + 1 == self._parts:
             self.forget()
         return rows
+
+    def abandon(self) -> None:
+        """Leave a rollout that was begun to be learnt from: the policy has moved too far from it."""
+        if self._counts[1]:
+            self.forget()
 
     def forget(self) -> None:
         """Begin a new rollout."""
@@ -134,7 +146,8 @@ class RolloutExperience:
         order: Ints = self._rng.permuted(times, axis=0) * self._envs + np.arange(self._envs)
         return order.ravel()
 
-    def _rows(self, part: int) -> Minibatch:
+    def rows(self, part: int) -> Minibatch:
+        """One part of the present epoch."""
         size = len(self._order) // self._minibatches
         rows = self._order[part * size : (part + 1) * size]
 

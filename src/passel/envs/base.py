@@ -23,7 +23,8 @@ class Envs(ABC):
 
     - `step.next_obs` is the true successor of the observation that was acted on, also where the episode ended.
     - A row ends in one way only: terminated (`discount` 0) or truncated; if both fall on one step, it terminated.
-    - Rows with `real` False are no transitions: their reward is 0, and they count in no score and no length.
+    - Rows with `real` False are no transitions: their reward is 0, and they count in no score and no length. If such a
+      row is truncated, the back-end has lost the episode, and the step before was its last.
     - `step.episodes` has the environment's own score, a sum in double precision of rewards that nobody clipped.
     - Every step returns fresh arrays, which the caller may keep, but not change: `obs` and `next_obs` may be one array.
     - Floating-point observations are float32, whatever the environment declares; all others keep their type.

@@ -8,14 +8,15 @@ from typing import Any, Literal
 from torch import Tensor
 
 from passel.arena import Spec
-from passel.envs import envpool_backend, gymnasium_backend
+from passel.envs import envpool_backend, gymnasium_backend, remote
 from passel.envs.base import Envs
 from passel.envs.build import Factory
 from passel.envs.level_sets import level_set
 from passel.envs.levels import is_level_set
 from passel.types import EnvSpec, PasselError
 
-Backend = Literal["auto", "gymnasium", "envpool"]
+Backend = Literal["auto", "gymnasium", "envpool", "remote"]
+Kind = Literal["gymnasium", "envpool", "remote"]
 
 
 def make_envs(
@@ -28,17 +29,22 @@ def make_envs(
     env_args: Mapping[str, Any] | None = None,
     tensors: Mapping[str, Tensor] | None = None,
 ) -> Envs:
-    """N copies of `env`, an id (`Name-v0`, `package:Name-v0`) or a function that returns a gymnasium.Env.
+    """N copies of `env`: an id (`Name-v0`, `package:Name-v0`), a function that returns a gymnasium.Env, or the address
+    of a server (`tcp://127.0.0.1:5555`).
 
-    `env_args` are passed to whatever makes the environment. `threads` is how many the back-end may use; a loop over
-    Gymnasium environments uses one. `tensors`, shaped as `specs` says, keep what `Envs.restore` needs.
+    `env_args` are passed to whatever makes the environment; for a server they are `key` and `reconnect`. `threads` is
+    how many the back-end may use; a loop over Gymnasium environments uses one. `tensors`, shaped as `specs` says, keep
+    what `Envs.restore` needs.
     """
     if n < 1:
         raise PasselError(f"{n} copies of an environment were asked for. Ask for at least 1.")
     if seed < 0:
         raise PasselError(f"the seed is {seed}, and seeds cannot be negative. Use 0 or more.")
-    if choose(env, backend, env_args) == "gymnasium":
+    kind = choose(env, backend, env_args)
+    if kind == "gymnasium":
         return gymnasium_backend.GymnasiumEnvs(env, n, seed, env_args, tensors)
+    if kind == "remote":
+        return remote.RemoteEnvs(_place(env), n, seed, **(env_args or {}), tensors=tensors)
     spec = envpool_backend.describe(env, env_args)
     return envpool_backend.EnvPoolEnvs(spec, n, seed, threads=threads, env_args=env_args, tensors=tensors)
 
@@ -47,21 +53,37 @@ def describe(env: str | Factory, backend: Backend = "auto", env_args: Mapping[st
     """What the environment is. Makes at most one copy (of each level), and closes it."""
     if is_level_set(env):
         return level_set(str(env)).describe()
-    if choose(env, backend, env_args) == "gymnasium":
+    kind = choose(env, backend, env_args)
+    if kind == "gymnasium":
         return gymnasium_backend.describe(env, env_args)
+    if kind == "remote":
+        return remote.describe(_place(env), (env_args or {}).get("key", ""))
     return envpool_backend.describe(env, env_args)
 
 
 def specs(spec: EnvSpec, n: int) -> dict[str, Spec]:
     """The tensors that n copies want to keep for a resumed run."""
+    if spec.backend == "remote":
+        return remote.record_specs()
     return gymnasium_backend.record_specs(spec, n) if spec.backend == "gymnasium" else envpool_backend.record_specs()
 
 
-def choose(
-    env: str | Factory, backend: Backend, env_args: Mapping[str, Any] | None = None
-) -> Literal["gymnasium", "envpool"]:
+def is_served(env: object) -> bool:
+    """Whether the environment runs in an interpreter of its own, behind a socket."""
+    return remote.is_address(env)
+
+
+def choose(env: str | Factory, backend: Backend, env_args: Mapping[str, Any] | None = None) -> Kind:
     """What `auto` means here: EnvPool where it is installed and known to play like Gymnasium, else Gymnasium."""
+    if is_served(env):
+        if backend not in ("auto", "remote"):
+            raise PasselError(f"--backend {backend} has no effect on {env}, whose server steps it. Leave it out.")
+        return "remote"
     if backend != "auto":
         return backend
     fast = envpool_backend.interchangeable(env, env_args) and envpool_backend.installed()
     return "envpool" if fast else "gymnasium"
+
+
+def _place(env: str | Factory) -> remote.Place:
+    return remote.Address(str(env))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 
-def linear(start: float, end: float, step: int, over: int) -> float:
+def linear(start: float, end: float, step: float, over: float) -> float:
     """From `start` to `end` in a straight line over the first `over` steps, then `end`."""
     if step >= over:
         return end

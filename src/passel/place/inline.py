@@ -9,7 +9,7 @@ from typing import Any
 from passel.arena import Arena
 from passel.place.base import Placement
 from passel.place.board import Command, State
-from passel.place.budget import at_most
+from passel.place.budget import at_most, tiny_is_zero
 from passel.place.plan import Plan
 from passel.place.worker import Worker
 from passel.sync.base import Semaphore
@@ -56,11 +56,14 @@ class Inline(Placement):
 
     def start(self) -> None:
         self._budget.enter_context(at_most(self.plan.threads))
+        self._budget.enter_context(tiny_is_zero())
         links = self.plan.links(InlineKit())
         self._servers = [
             scheme.servers(self.arena.below(f"sync/{name}"), links.schemes[name])
             for name, scheme in self.plan.schemes.items()
         ]
+        for rank, half in enumerate(links.halves):
+            half.resident.append(self.plan.build_half(self.arena, links, rank))
         self._workers = [self.plan.build_worker(self.arena, links, rank) for rank in range(self.plan.workers)]
         self.board.states[:] = State.READY
 

@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, cast
 
 import gymnasium as gym
+import numpy as np
 import torch
 
 from passel.algos import ALGORITHMS
@@ -21,19 +22,23 @@ from passel.clock import Clock
 from passel.config import RunConfig
 from passel.envs.base import Envs
 from passel.envs.levels import is_level_set
-from passel.envs.make import make_envs
+from passel.envs.make import is_served, make_envs
 from passel.envs.make import specs as env_specs
 from passel.learner import Learner
 from passel.maths.schedules import linear
 from passel.place.board import Board
 from passel.place.diets import DIETS, Diet
 from passel.place.parts import Parts
+from passel.place.split import CriticHalf, HalfLinks, Lessons, OtherHalf, half_specs
 from passel.place.worker import Worker
 from passel.streams import Stream, derive
 from passel.sync import SCHEMES
-from passel.sync.base import Kit, Scheme, SyncSettings
+from passel.sync.base import Kit, Scheme, Server, Sync, SyncSettings
 from passel.sync.optimiser import OptimiserSettings
 from passel.types import EnvSpec, Ints, PasselError
+
+#: The network that a split worker leaves to its other half.
+CRITIC = "value"
 
 PLACEMENTS = {
     "inline": "all workers take turns in one process: deterministic, the oracle for the others",
@@ -51,12 +56,18 @@ def why_not(sync: str, place: str, workers: int = 2) -> str | None:
     return None
 
 
+def env_args(config: RunConfig) -> dict[str, Any] | None:
+    """What the run's settings say to whoever makes the environments."""
+    return {"key": config.env_key, "reconnect": config.reconnect} if is_served(config.env) else None
+
+
 @dataclass(frozen=True)
 class Links:
     """What joins the workers beside the arena: made once by the placement, given to every worker."""
 
     schemes: dict[str, Any]
     memory_lock: Any
+    halves: list[HalfLinks]
 
 
 @dataclass(frozen=True)
@@ -80,6 +91,10 @@ class Plan:
     @property
     def diet(self) -> Diet:
         return DIETS[self.algorithm.diet](self)
+
+    @property
+    def env_args(self) -> dict[str, Any] | None:
+        return env_args(self.config)
 
     @property
     def workers(self) -> int:
@@ -119,7 +134,7 @@ class Plan:
     def specs(self) -> dict[str, Spec]:
         """The layout of the arena: everything that must outlive a turn, by name."""
         numbers, spec, workers = self.numbers, self.spec, self.workers
-        specs = prefixed("board", Board.specs(workers, sum(scheme.server_count for scheme in self.schemes.values())))
+        specs = prefixed("board", Board.specs(workers, len(self.server_names)))
         for name, scheme in self.schemes.items():
             specs |= prefixed(f"sync/{name}", scheme.specs())
         specs |= self.diet.shared_specs()
@@ -130,6 +145,7 @@ class Plan:
                 **prefixed("algo", self.algorithm.specs(numbers, spec)),
                 **prefixed("envs", self._env_specs(rank)),
                 **self.diet.own_specs(rank),
+                **(prefixed("half", half_specs(self.schemes[CRITIC].size)) if self.split else {}),
             }
             specs |= prefixed(f"worker/{rank}", parts)
         return specs
@@ -146,7 +162,41 @@ class Plan:
             scheme.start(arena.below(f"sync/{name}"))
 
     def links(self, kit: Kit) -> Links:
-        return Links({name: scheme.links(kit) for name, scheme in self.schemes.items()}, kit.lock())
+        halves = [HalfLinks.made_by(kit) for _ in range(self.workers if self.split else 0)]
+        return Links({name: scheme.links(kit) for name, scheme in self.schemes.items()}, kit.lock(), halves)
+
+    @property
+    def split(self) -> bool:
+        """Whether each worker has another half that learns what the critic should."""
+        return bool(getattr(self.numbers, "split", False))
+
+    @property
+    def server_names(self) -> list[str]:
+        """The roles beside the workers, each of which `build_server` builds by its number."""
+        shards = sum(scheme.server_count for scheme in self.schemes.values())
+        critics = self.workers if self.split else 0
+        return [f"shard {number}" for number in range(shards)] + [f"critic {rank}" for rank in range(critics)]
+
+    def build_server(self, arena: Arena, links: Links, number: int) -> Server:
+        shards = [(name, index) for name, scheme in self.schemes.items() for index in range(scheme.server_count)]
+        if number < len(shards):
+            name, index = shards[number]
+            return self.schemes[name].servers(arena.below(f"sync/{name}"), links.schemes[name])[index]
+        return self.build_half(arena, links, number - len(shards))
+
+    def build_half(self, arena: Arena, links: Links, rank: int) -> CriticHalf:
+        """The half of worker `rank` that learns what the critic should."""
+        own = arena.below(f"worker/{rank}")
+        algo = self.make_algorithm(own.below("algo"))
+        lessons = self.diet.serve(arena, own, rank, algo, np.random.default_rng(), links.memory_lock)
+        sync = self._attach(algo, arena, links, rank, CRITIC)
+        return CriticHalf(rank, cast(Any, algo), sync, cast(Lessons, lessons), own.below("half"), links.halves[rank])
+
+    def _attach(self, algo: Algorithm, arena: Arena, links: Links, rank: int, name: str) -> Sync:
+        tensors = arena.below(f"sync/{name}")
+        sync = self.schemes[name].attach(algo.flats[name], tensors, links.schemes[name], rank)
+        sync.weight = 1.0 if self.parts is None else self.parts.weight(rank)
+        return sync
 
     def build_worker(self, arena: Arena, links: Links, rank: int) -> Worker:
         """Worker `rank`, over an arena that may be new or half-way through a run."""
@@ -158,14 +208,14 @@ class Plan:
         acting = Stream(own["acting"], derive(self.config.seed, "acting", rank))
         sampling = Stream(own["sampling"], derive(self.config.seed, "sampling", rank))
         algo = self.make_algorithm(own.below("algo"))
-        syncs = {
-            name: scheme.attach(algo.flats[name], arena.below(f"sync/{name}"), links.schemes[name], rank)
-            for name, scheme in self.schemes.items()
-        }
-        for sync in syncs.values():
-            sync.weight = 1.0 if self.parts is None else self.parts.weight(rank)
+        mine = [name for name in self.schemes if not (self.split and name == CRITIC)]
+        syncs = {name: self._attach(algo, arena, links, rank, name) for name in mine}
         experience = self.diet.serve(arena, own, rank, algo, sampling.rng, links.memory_lock)
-        learner = Learner(algo, syncs, experience, clock)
+        partner = None
+        if self.split:
+            lessons = cast(Lessons, experience)
+            partner = OtherHalf(algo.flats[CRITIC], lessons, own.below("half"), links.halves[rank])
+        learner = Learner(algo, syncs, experience, clock, partner)
         learner.remember(board.column("staleness")[rank], int(board.column("updates")[rank]))
         envs = self._make_envs(own.below("envs"), rank)
         return Worker(
@@ -179,9 +229,7 @@ class Plan:
             [acting, sampling],
             limit=self.config.steps,
             lr=self.lr,
-            joint_pushes=[
-                arena[f"sync/{name}/pushes"].numpy() for name, scheme in self.schemes.items() if scheme.collective
-            ],
+            joint_pushes=[arena[f"sync/{name}/pushes"].numpy() for name in mine if self.schemes[name].collective],
             resumed=self.resumed > 0,
         )
 
@@ -201,6 +249,7 @@ class Plan:
             seed,
             backend=self.spec.backend,  # type: ignore[arg-type]
             threads=self.threads,
+            env_args=self.env_args,
             tensors=tensors,
         )
 

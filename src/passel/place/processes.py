@@ -1,4 +1,4 @@
-"""Each worker is a process of its own on this machine.
+"""Each worker is a process of its own on this machine, and so is whoever serves them.
 
 Processes come from a forkserver that has already imported torch: a worker starts in hundredths of a second, and
 inherits no thread, lock or environment of the user's process. The watcher owns shutdown; every wait has a time-out.
@@ -29,7 +29,7 @@ from gymnasium.vector.utils import CloudpickleWrapper
 from passel.arena import Arena
 from passel.place.base import Placement, WorkerDiedError
 from passel.place.board import Board, Command, State
-from passel.place.budget import at_most
+from passel.place.budget import at_most, tiny_is_zero
 from passel.place.forkserver import context, main_hidden, warm_up
 from passel.place.plan import Links, Plan
 from passel.sync.base import Semaphore
@@ -68,7 +68,7 @@ class Child:
 
 
 class Processes(Placement):
-    """A process a worker, a process a shard. Runs in: the process that the user started."""
+    """A process a worker, a process a server. Runs in: the process that the user started."""
 
     def start(self) -> None:
         warm_up()
@@ -77,9 +77,8 @@ class Processes(Placement):
         links = self.plan.links(ProcessKit(self._folder.name))
         # By value, functions and all: an environment may be a lambda of a script that the workers never import.
         plan = CloudpickleWrapper(cast(Any, self.plan))
-        shards = [(name, i) for name, scheme in self.plan.schemes.items() for i in range(scheme.server_count)]
-        for number, (name, index) in enumerate(shards):
-            self._spawn(f"shard {number}", serve, plan, self.arena, links, number, name, index)
+        for number, name in enumerate(self.plan.server_names):
+            self._spawn(name, serve, plan, self.arena, links, number)
         for rank in range(self.plan.workers):
             self._spawn(f"worker {rank}", work, plan, self.arena, links, rank)
         # Everybody has taken hold of the locks and bells when this returns; only then may their names go.
@@ -121,7 +120,8 @@ class Processes(Placement):
             self.advance(0.002)
             if time.monotonic() > deadline:
                 late = [f"worker {rank}" for rank, s in enumerate(self.board.states) if s != state]
-                late += [f"shard {number}" for number, s in enumerate(self.board.servers) if s != State.READY]
+                states = zip(self.plan.server_names, self.board.servers, strict=True)
+                late += [name for name, s in states if s != State.READY]
                 raise WorkerDiedError(", ".join(late), f"did not {what} within {patience:.0f} s")
 
     def stop(self) -> None:
@@ -170,7 +170,7 @@ def _main(target: Callable[..., None], errors: Connection, wrapped: CloudpickleW
     _end_with_parent()
     plan = cast(Plan, wrapped.fn)
     try:
-        with at_most(plan.threads):
+        with at_most(plan.threads), tiny_is_zero():
             target(plan, *args)
     except PasselError as error:
         errors.send(("user", str(error), ""))
@@ -210,10 +210,10 @@ def work(plan: Plan, arena: Arena, links: Links, rank: int) -> None:
     board.states[rank] = State.GONE
 
 
-def serve(plan: Plan, arena: Arena, links: Links, number: int, name: str, index: int) -> None:
-    """A shard's life. Runs in: its own process."""
+def serve(plan: Plan, arena: Arena, links: Links, number: int) -> None:
+    """A shard's or a critic's life. Runs in: its own process."""
     board = Board(arena.below("board"))
+    server = plan.build_server(arena, links, number)
     board.servers[number] = State.READY
-    shard = plan.schemes[name].servers(arena.below(f"sync/{name}"), links.schemes[name])[index]
     while board.command != Command.STOP:
-        shard.serve(0.1)
+        server.serve(0.1)

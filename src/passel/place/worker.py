@@ -85,7 +85,7 @@ class Worker:
             if self.resting:
                 return
         steps = self.board.steps
-        self.learner.update(steps, self._lr(steps))
+        self.learner.update(steps, self._lr(steps), steps / self._limit)
         self._counters[UPDATES] += 1
         if time.perf_counter() - self._published > PUBLISH_EVERY:
             self.publish(State.RUNNING)

@@ -26,6 +26,24 @@ PRESETS: dict[tuple[str, str], dict[str, Any]] = {
         "epsilon_end": 0.01,
         "epsilon_steps": 15_000,
     },
+    # A discount that sees the landing from the start, and short rollouts: many small lessons instead of few large ones.
+    ("ppo", "LunarLander-v3"): {
+        "horizon": 64,
+        "minibatches": 8,
+        "gamma": 0.999,
+        "gae_lambda": 0.98,
+        "lr": 1.5e-3,
+        "lr_end": 3e-4,
+        "lr_steps": 400_000,
+        "steps": 1_000_000,
+    },
+    ("a3c", "LunarLander-v3"): {
+        "horizon": 16,
+        "gamma": 0.999,
+        "gae_lambda": 0.98,
+        "lr": 4e-3,
+        "steps": 2_000_000,
+    },
     # Returns over several steps make up for few updates; a rate that falls keeps what was learnt (presets_*.md there).
     ("dqn", "CartPole-v1"): {
         "hidden": [64, 64],

@@ -22,10 +22,12 @@ from passel.sync.optimiser import make_optimiser
 
 
 class Mean(ABC):
-    """The mean of one vector a learner: `start` offers mine, `finish` waits for everybody's and returns the mean."""
+    """The mean of one vector a learner, and of one number that goes along at its end: `start` offers mine, `finish`
+    waits for everybody's and returns the mean.
+    """
 
     @abstractmethod
-    def start(self, mine: Tensor) -> None: ...
+    def start(self, mine: Tensor, number: float) -> None: ...
 
     @abstractmethod
     def finish(self) -> Tensor: ...
@@ -42,8 +44,10 @@ class ArenaMean(Mean):
         self._rank, self._workers = rank, workers
         self._mean = torch.empty_like(self._rows[0, 0])
 
-    def start(self, mine: Tensor) -> None:
-        self._rows[int(self._offered[self._rank]) % 2, self._rank].copy_(mine)
+    def start(self, mine: Tensor, number: float) -> None:
+        row = self._rows[int(self._offered[self._rank]) % 2, self._rank]
+        row[:-1].copy_(mine)
+        row[-1] = number
         self._offered[self._rank] += 1
 
     def finish(self) -> Tensor:
@@ -71,8 +75,9 @@ class DistributedMean(Mean):
         self._workers = workers
         self._pending: tuple[Any, Tensor] | None = None
 
-    def start(self, mine: Tensor) -> None:
-        self._pending = self._distributed.all_reduce(mine, async_op=True), mine
+    def start(self, mine: Tensor, number: float) -> None:
+        offer = torch.cat([mine, mine.new_tensor([number])])
+        self._pending = self._distributed.all_reduce(offer, async_op=True), offer
 
     def finish(self) -> Tensor:
         assert self._pending is not None, "finish() follows start()"
@@ -96,6 +101,7 @@ class AllReduceSync(Sync):
         # one mean at different rates would drift apart. Two cells take turns, as the rows of gradients do.
         self._lr = tensors["lr"].numpy()
         self._rank = rank
+        self._agreed = 0.0
         self._applied = int(self._pushes[rank])
         state = tensors.below("optimiser")
         if rank == 0:
@@ -105,10 +111,15 @@ class AllReduceSync(Sync):
             state = Tensors({name: tensor.clone() for name, tensor in state.items()})
         self._optimiser = make_optimiser(scheme.settings.optimiser, flat.values, state)
 
+    @property
+    def agreed(self) -> float:
+        return self._agreed
+
     def pull(self) -> None:
         if self._pushes[self._rank] > self._applied:
             start = time.perf_counter()
-            mean = self._mean.finish()
+            offers = self._mean.finish()
+            mean, self._agreed = offers[:-1], float(offers[-1])
             waited = time.perf_counter()
             self.clip(mean)
             self._optimiser.step(float(self._lr[self._applied % 2]), mean)
@@ -120,7 +131,7 @@ class AllReduceSync(Sync):
     def send(self) -> None:
         if self._rank == 0:
             self._lr[int(self._pushes[0]) % 2] = self.lr
-        self._mean.start(self.flat.grads)
+        self._mean.start(self.flat.grads, self.told)
         self._pushes[self._rank] += 1
 
 
@@ -134,7 +145,7 @@ class AllReduce(Scheme):
     def specs(self) -> dict[str, Spec]:
         return {
             **super().specs(),
-            "rows": Spec((2, self.workers, self.size), keep=False),
+            "rows": Spec((2, self.workers, self.size + 1), keep=False),
             "lr": Spec((2,), torch.float64, keep=False),
             "offered": Spec((self.workers,), torch.int64, keep=False),
         }

@@ -79,6 +79,10 @@ class Sync(ABC):
             sync.push(loss)       # backward, and my gradient is on its way to everybody
 
     `version` is how many updates the vector that I hold has seen. Runs in: each worker.
+
+    A decision that everybody must take alike (to stop early, say) is taken on a number that everybody has: `told` goes
+    along with my gradient, and `agreed`, after the next pull, is the mean over all whose gradients were averaged with
+    mine. Where nobody waits for me I need nobody's consent, and it is my own.
     """
 
     def __init__(self, flat: Flat, settings: SyncSettings) -> None:
@@ -86,9 +90,14 @@ class Sync(ABC):
         self.settings = settings
         self.lr = settings.optimiser.lr
         self.version = 0
+        self.told = 0.0
         self.costs = Costs()
         #: What my gradients are multiplied with: other than 1 where a mean over learners should count some for more.
         self.weight = 1.0
+
+    @property
+    def agreed(self) -> float:
+        return self.told
 
     @abstractmethod
     def pull(self) -> None:

@@ -20,7 +20,7 @@ def print_catalogue(console: Console | None = None) -> None:
         ("schemes (--sync)", {name: scheme.summary for name, scheme in SCHEMES.items()}),
         ("placements (--place)", PLACEMENTS),
         ("sets of levels (--env levels:...)", SUMMARIES),
-        ("presets", {env: f"tuned settings for --algo {algo}" for algo, env in PRESETS}),
+        ("presets", presets()),
     ):
         console.print(f"[bold]{title}[/bold]")
         grid = Table.grid(padding=(0, 2))
@@ -45,3 +45,11 @@ def print_catalogue(console: Console | None = None) -> None:
     console.print(table)
     for reason, number in reasons.items():
         console.print(f"  ({number}) {reason}", highlight=False)
+
+
+def presets() -> dict[str, str]:
+    """The environments that have tuned settings, and the algorithms that they are for."""
+    algorithms: dict[str, list[str]] = {}
+    for algo, env in PRESETS:
+        algorithms.setdefault(env, []).append(algo)
+    return {env: f"tuned settings for --algo {', '.join(names)}" for env, names in algorithms.items()}

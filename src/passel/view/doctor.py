@@ -13,6 +13,8 @@ OPTIONAL = {
     "PyQt5": ("Procgen's levels", "pip install 'passel[levels]'"),
     "stable_retro": ("levels of Sonic and other games", "pip install 'passel[levels]'"),
     "Box2D": ("LunarLander", "pip install 'passel[box2d]'"),
+    "zmq": ("environments over a socket", "pip install 'passel[remote]'"),
+    "msgpack": ("environments over a socket", "pip install 'passel[remote]'"),
     "matplotlib": ("passel plot", "pip install 'passel[view]'"),
     "av": ("passel video", "pip install 'passel[view]'"),
 }

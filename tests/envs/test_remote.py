@@ -1,0 +1,413 @@
+"""The boundary contract through a socket, and what a user reads when the server is not as it should be."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgpack
+import numpy as np
+import pytest
+import torch
+import zmq
+
+from harness import TINY, Command, summary
+from passel.envs import Envs, describe, make_envs, remote, specs
+from passel.recipes.resolve import resolve_config
+from passel.types import Episode, PasselError, Step
+from serving import COUNTDOWN, Picture, Serving
+
+FIELDS = ("obs", "next_obs", "reward", "discount", "truncated", "real")
+
+
+def zeros(envs: Envs) -> np.ndarray[Any, np.dtype[np.int64]]:
+    return np.zeros(envs.n, np.int64)
+
+
+def assert_same(a: Step, b: Step) -> None:
+    for name in FIELDS:
+        np.testing.assert_array_equal(getattr(a, name), getattr(b, name), err_msg=name)
+        assert getattr(a, name).dtype == getattr(b, name).dtype
+    assert a.episodes == b.episodes
+
+
+@pytest.fixture(scope="module")
+def cartpole() -> Iterator[Serving]:
+    with Serving("CartPole-v1", "--envs", "4") as serving:
+        yield serving
+
+
+@pytest.fixture(scope="module")
+def countdown() -> Iterator[Serving]:
+    with Serving(COUNTDOWN, "--arg", "terminate_after=3") as serving:
+        yield serving
+
+
+@pytest.mark.parametrize("seed", [0, 2**63 - 1])
+def test_served_and_in_process_are_the_same_episodes(cartpole: Serving, seed: int) -> None:
+    served = make_envs(cartpole.address, 3, seed)
+    local = make_envs("CartPole-v1", 3, seed, backend="gymnasium")
+    np.testing.assert_array_equal(served.reset(), local.reset())
+    actions = np.random.default_rng(1).integers(2, size=(200, 3))
+    episodes = 0
+    for row in actions:
+        step = served.step(row)
+        assert_same(step, local.step(row))
+        assert all(getattr(step, name).flags.writeable for name in FIELDS), "torch takes no others"
+        episodes += len(step.episodes)
+    assert episodes > 10
+    served.close()
+    served.close()
+
+
+def test_what_a_server_says_of_its_environment(cartpole: Serving) -> None:
+    spec, local = describe(cartpole.address), describe("CartPole-v1", "gymnasium")
+    assert (spec.id, spec.backend, spec.exact_resume) == (cartpole.address, "remote", False)
+    same = ("obs_shape", "obs_dtype", "n_actions", "reward_threshold", "max_episode_steps", "frame_skip", "bounds")
+    assert [getattr(spec, name) for name in same] == [getattr(local, name) for name in same]
+    assert spec.max_copies == 4
+
+
+def test_bounds_travel_as_they_are() -> None:
+    with Serving("MountainCar-v0") as serving:
+        assert describe(serving.address).bounds == describe("MountainCar-v0", "gymnasium").bounds
+
+
+def test_a_terminated_episode_row_by_row(countdown: Serving) -> None:
+    envs = make_envs(countdown.address, 1, seed=0)
+    assert envs.reset().tolist() == [[0, 0]]
+    steps = [envs.step(zeros(envs)) for _ in range(4)]
+    assert [s.next_obs.tolist() for s in steps] == [[[1, 0]], [[2, 0]], [[3, 0]], [[1, 1]]]
+    assert [s.obs.tolist() for s in steps] == [[[1, 0]], [[2, 0]], [[0, 1]], [[1, 1]]]
+    assert [s.reward.item() for s in steps] == [1, 2, 3, 1]
+    assert [s.discount.item() for s in steps] == [1, 1, 0, 1]
+    assert [s.episodes for s in steps] == [[], [], [Episode(6.0, 3)], []]
+    assert not any(s.truncated.any() for s in steps)
+    assert all(s.real.all() for s in steps)
+    envs.close()
+
+
+@pytest.mark.parametrize(
+    ("flags", "terminated"), [(["--arg", "terminate_after=null"], False), (["--arg", "terminate_after=2"], True)]
+)
+def test_truncation_keeps_the_bootstrap_and_termination_wins(flags: list[str], terminated: bool) -> None:
+    with Serving(COUNTDOWN, *flags, "--arg", "truncate_after=2") as serving:
+        envs = make_envs(serving.address, 2, seed=0)
+        envs.reset()
+        envs.step(zeros(envs))
+        last = envs.step(zeros(envs))
+        envs.close()
+    assert last.truncated.tolist() == [not terminated] * 2
+    assert last.discount.tolist() == [0.0 if terminated else 1.0] * 2
+    assert last.next_obs.tolist() == [[2, 0]] * 2
+    assert last.obs.tolist() == [[0, 1]] * 2
+    assert last.episodes == [Episode(3.0, 2)] * 2
+
+
+def test_a_new_start_begins_other_episodes(cartpole: Serving) -> None:
+    tensors = {name: torch.zeros(s.shape, dtype=s.dtype) for name, s in specs(describe(cartpole.address), 2).items()}
+    first = make_envs(cartpole.address, 2, seed=7, tensors=tensors)
+    began = first.reset()
+    first.close()
+    second = make_envs(cartpole.address, 2, seed=7, tensors=tensors)
+    assert not (second.restore() == began).all(axis=1).any()
+    second.close()
+
+
+def test_a_picture_that_is_not_square_arrives_as_it_is() -> None:
+    with Serving("serving:Picture-v0") as serving:
+        served, local = make_envs(serving.address, 2, seed=3), make_envs("serving:Picture-v0", 2, seed=3)
+        first = local.reset()
+        np.testing.assert_array_equal(served.reset(), first)
+        for action in range(4):
+            actions = np.array([action, 5 - action])
+            assert_same(served.step(actions), local.step(actions))
+        assert served.spec.obs_shape == (40, 60, 3)
+        served.close()
+    with Serving("serving:Picture-v0", "--channels-first") as serving:
+        served = make_envs(serving.address, 2, seed=3)
+        assert served.spec.obs_shape == (3, 40, 60)
+        np.testing.assert_array_equal(served.reset(), first.transpose(0, 3, 1, 2))
+        served.close()
+
+
+def test_what_the_server_does_before_it_sends() -> None:
+    with Serving("serving:Picture-v0", "--gray", "--resize", "20x30", "--skip", "4") as serving:
+        envs = make_envs(serving.address, 1, seed=3)
+        assert (envs.spec.obs_shape, envs.spec.frame_skip) == ((1, 20, 30), 4)
+        shift = int(make_envs("serving:Picture-v0", 1, seed=3).reset()[0, 0, 0, 0])
+        envs.reset()
+        step = envs.step(np.array([1]))
+        envs.close()
+    assert step.reward.tolist() == [4.0]
+    gray = Picture.picture(shift + 8) @ np.array([0.299, 0.587, 0.114])
+    blocks = gray.reshape(20, 2, 30, 2).mean(axis=(1, 3))
+    np.testing.assert_allclose(step.obs[0, 0].astype(float), blocks, atol=0.51)
+
+
+def test_over_ipc(tmp_path: Path) -> None:
+    address = f"ipc://{tmp_path}/s"
+    with Serving("CartPole-v1", bind=address) as serving:
+        envs = make_envs(address, 2, seed=0)
+        assert envs.reset().shape == (2, 4)
+        envs.close()
+        assert serving.end(signal.SIGTERM) == 0
+        assert os.listdir(tmp_path) == []
+
+
+# What a user reads.
+
+
+def message(address: str, n: int = 1, **env_args: Any) -> str:
+    with pytest.raises(PasselError) as caught:
+        make_envs(address, n, 0, env_args=env_args).close()
+    return str(caught.value)
+
+
+def test_nobody_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    began = time.monotonic()
+    with pytest.raises(PasselError) as caught:
+        describe("tcp://127.0.0.1:9")
+    assert time.monotonic() - began < 5
+    assert str(caught.value) == (
+        "the environment server tcp://127.0.0.1:9 does not answer. "
+        "Start one: passel serve-env ID --bind tcp://127.0.0.1:9"
+    )
+
+
+def test_more_than_it_serves(cartpole: Serving) -> None:
+    assert message(cartpole.address, 5) == (
+        f"the environment server {cartpole.address} refuses: 5 environments were asked for, and it serves at most 4. "
+        "Use a smaller --envs here, or start it with a larger one."
+    )
+
+
+def test_sessions_are_counted_and_come_free_when_a_client_goes_without_a_word() -> None:
+    with Serving("CartPole-v1", "--sessions", "1") as serving:
+        context = zmq.Context()
+        rude = context.socket(zmq.DEALER)
+        rude.connect(serving.address)
+        rude.send(msgpack.packb({"v": 1, "op": "open", "seq": 0, "n": 1, "seed": 0}))
+        assert msgpack.unpackb(rude.recv())["op"] == "open"
+        assert message(serving.address).endswith(
+            "refuses: all of its 1 sessions are taken. Start it with more --sessions."
+        )
+        rude.close(0)
+        context.term()
+        deadline = time.monotonic() + 5
+        while True:
+            try:
+                make_envs(serving.address, 1, 0).close()
+                break
+            except PasselError:
+                assert time.monotonic() < deadline
+
+
+def test_another_version(cartpole: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(remote, "VERSION", 2)
+    assert message(cartpole.address) == (
+        f"the environment server {cartpole.address} refuses: it speaks version 1 of the protocol. "
+        "Use the same version of passel on both sides."
+    )
+
+
+def test_an_environment_that_raises_is_named_and_the_server_lives() -> None:
+    with Serving("serving:Fussy-v0") as serving:
+        envs, neighbour = make_envs(serving.address, 2, 0), make_envs(serving.address, 2, 0)
+        envs.reset()
+        neighbour.reset()
+        with pytest.raises(PasselError, match=r"refuses: RuntimeError: this move is not allowed\. Look at what"):
+            envs.step(np.array([0, 1]))
+        envs.close()
+        assert neighbour.step(zeros(neighbour)).reward.tolist() == [1, 1]
+        neighbour.close()
+        assert "RuntimeError: this move is not allowed" in serving.said()
+
+
+def test_other_machines_need_keys(cartpole: Serving, tmp_path: Path) -> None:
+    assert message("tcp://192.0.2.1:5555") == (
+        "tcp://192.0.2.1:5555 is another machine, and that needs keys. Run `passel keys FOLDER`, give the server "
+        "FOLDER/server.json, and use --env-key FOLDER/client.json."
+    )
+    (tmp_path / "wrong").write_text("{}")
+    for path in (tmp_path / "none", tmp_path / "wrong"):
+        assert message(cartpole.address, key=str(path)) == (
+            f"{path} is not a client's key. `passel keys FOLDER` makes one: client.json."
+        )
+
+
+def test_the_right_key_opens_and_no_other(tmp_path: Path) -> None:
+    server, client = remote.make_keys(tmp_path / "a")
+    _, stranger = remote.make_keys(tmp_path / "b")
+    # Somebody who knows where the server is and what it is called, but is not the client that it knows.
+    impostor = tmp_path / "impostor.json"
+    impostor.write_text(
+        json.dumps(
+            json.loads(stranger.read_text()) | {"server_public": json.loads(client.read_text())["server_public"]}
+        )
+    )
+    assert [path.stat().st_mode & 0o777 for path in (server, client)] == [0o600, 0o600]
+    with pytest.raises(PasselError, match=r"server\.json exists, and somebody may use it"):
+        remote.make_keys(tmp_path / "a")
+    with Serving("CartPole-v1", "--key", str(server)) as serving:
+        assert message(serving.address, key=str(impostor)) == (
+            f"the server {serving.address} refuses: it does not know our key. "
+            "Give --env-key the client.json of its keys."
+        )
+        began = time.monotonic()
+        assert "does not answer, or not to this key" in message(serving.address, key=str(stranger))
+        assert time.monotonic() - began < 5
+        envs = make_envs(serving.address, 2, 0, env_args={"key": str(client)})
+        envs.reset()
+        assert envs.step(zeros(envs)).reward.tolist() == [1, 1]
+        envs.close()
+
+
+@pytest.mark.parametrize(
+    ("how", "cause"),
+    [("kill", "closed the connection"), ("freeze", "(closed the connection|has not answered for 4 s)")],
+)
+def test_a_server_that_dies_or_hangs_is_named_within_five_seconds(how: str, cause: str) -> None:
+    with Serving("CartPole-v1") as serving:
+        envs = make_envs(serving.address, 2, 0)
+        envs.reset()
+        serving.end() if how == "kill" else serving.freeze()
+        began = time.monotonic()
+        with pytest.raises(PasselError, match=f"^the environment server {serving.address} {cause}.*--reconnect"):
+            envs.step(zeros(envs))
+        assert time.monotonic() - began < 5
+        envs.close()
+
+
+def test_an_environment_that_hangs_is_named_within_five_seconds() -> None:
+    with Serving("serving:Fussy-v0") as serving:
+        envs = make_envs(serving.address, 1, 0)
+        envs.reset()
+        began = time.monotonic()
+        with pytest.raises(PasselError, match="has not answered for 4 s: it hangs, or its environment does"):
+            envs.step(np.array([2]))
+        assert time.monotonic() - began < 5
+        envs.close()
+
+
+def test_with_reconnect_the_client_goes_on_with_new_episodes() -> None:
+    with Serving(COUNTDOWN, "--arg", "terminate_after=5") as first:
+        envs = make_envs(first.address, 2, 0, env_args={"reconnect": True})
+        envs.reset()
+        for _ in range(2):
+            envs.step(zeros(envs))
+        first.end()
+        with Serving(COUNTDOWN, "--arg", "terminate_after=5", bind=first.address):
+            lost = envs.step(zeros(envs))
+            assert lost.truncated.all()
+            assert lost.ended.all()
+            assert not lost.real.any()
+            assert (lost.discount == 1).all()
+            assert (lost.reward == 0).all()
+            assert lost.episodes == [Episode(3.0, 2)] * 2
+            assert lost.obs.tolist() == [[0, 0]] * 2
+            steps = [envs.step(zeros(envs)) for _ in range(5)]
+            assert steps[-1].episodes == [Episode(15.0, 5)] * 2
+            assert all(step.real.all() for step in steps)
+        envs.close()
+
+
+def test_a_server_that_comes_back_as_another_is_refused() -> None:
+    with Serving("CartPole-v1") as first:
+        envs = make_envs(first.address, 1, 0, env_args={"reconnect": True})
+        envs.reset()
+        first.end()
+        with (
+            Serving("MountainCar-v0", bind=first.address),
+            pytest.raises(PasselError, match="now serves another environment"),
+        ):
+            envs.step(zeros(envs))
+        envs.close()
+
+
+def test_a_server_that_lies_about_sizes_is_not_believed() -> None:
+    """Arrays that are shorter than their shape, a type that nobody has, a shape beyond all memory."""
+    context = zmq.Context()
+    router = context.socket(zmq.ROUTER)
+    port = router.bind_to_random_port("tcp://127.0.0.1")
+    hello = {"v": 1, "op": "hello", "seq": 0, "shape": [4], "dtype": "<f4", "actions": 2, "autoreset": "same-step"}
+    hello |= {"limit": None, "threshold": None, "frame_skip": 1, "max_envs": 4, "seconds": 0.0}
+    lies: list[tuple[dict[str, Any], str]] = [
+        ({"dtype": "|O"}, "answers, but not as an environment server does"),
+        ({"shape": [2**40]}, "answers, but not as an environment server does"),
+        ({"shape": "abc"}, "answers, but not as an environment server does"),
+        ({"autoreset": "next-step"}, "answers, but not as an environment server does"),
+    ]
+    try:
+        for lie, sentence in lies:
+            place = remote.Address(f"tcp://127.0.0.1:{port}")
+            link = remote.Link(place, "")
+            link._socket.send(b"wake")
+            client, _ = router.recv_multipart()
+            router.send_multipart([client, msgpack.packb({**hello, **lie})])
+            with pytest.raises(PasselError, match=sentence):
+                link.hello()
+            router.recv_multipart()
+            link.close()
+            router.recv_multipart()
+        with pytest.raises(remote.LostError, match="arrays of another size"):
+            remote.Answer({}, [b"1234"]).array(0, (2,), np.dtype("<f8"))
+        with pytest.raises(remote.LostError, match="arrays of another size"):
+            remote.Answer({}, []).array(0, (2,), np.dtype("<f8"))
+    finally:
+        router.close(0)
+        context.term()
+
+
+def test_pyzmq_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "zmq", None)
+    assert message("tcp://127.0.0.1:5555").endswith("Run: pip install 'passel[remote]'")
+
+
+def test_settings_without_effect_are_refused(cartpole: Serving) -> None:
+    with pytest.raises(PasselError, match="--reconnect has no effect on CartPole-v1, which no server serves"):
+        resolve_config({"env": "CartPole-v1", "reconnect": True})
+    with pytest.raises(PasselError, match="--backend gymnasium has no effect on tcp://"):
+        describe(cartpole.address, "gymnasium")
+
+
+# The real command.
+
+
+def test_two_workers_train_over_tcp(cartpole: Serving, tmp_path: Path) -> None:
+    flags = [*TINY, "--backend", "auto", "--env", cartpole.address, "--steps", "600", "--no-until-solved"]
+    with Command(tmp_path, "train", *flags, "--eval-episodes", "6", "--out", "run") as command:
+        assert command.wait() == 0, command.stderr
+        result = summary(tmp_path / "run")
+        assert (result["status"], result["env"], result["eval"]["episodes"]) == ("finished", cartpole.address, 6)
+        command.assert_nothing_is_left()
+    with Command(tmp_path, "eval", "run", "--episodes", "5") as command:
+        assert command.wait() == 0, command.stderr
+        assert command.stdout.startswith("5 greedy episodes: ")
+    with Command(tmp_path, "video", "run") as command:
+        assert command.wait() == 2
+        assert "is served, and a server sends no pictures to film" in command.stderr
+
+
+def test_a_run_whose_server_dies_says_so_and_can_be_resumed(tmp_path: Path) -> None:
+    with Serving("CartPole-v1") as serving:
+        flags = [*TINY, "--backend", "auto", "--env", serving.address, "--steps", "1e9"]
+        with Command(tmp_path, "train", *flags, "--out", "run") as command:
+            command.await_training(tmp_path / "run")
+            serving.end()
+            assert command.ends_promptly() == 2
+            assert f"passel: the environment server {serving.address} closed the connection" in command.stderr
+            command.assert_nothing_is_left()
+        with (
+            Serving("CartPole-v1", bind=serving.address),
+            Command(tmp_path, "resume", "run", "--steps", "1e6") as command,
+        ):
+            command.await_that(lambda: "Resuming run" in command.stdout, "resuming")
+            command.ctrl_c()
+            assert command.ends_promptly() == 130, command.stderr

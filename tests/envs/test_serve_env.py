@@ -1,0 +1,360 @@
+"""The server by itself: its lens, old games, its addresses and keys, and whatever a socket may bring."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgpack
+import numpy as np
+import pytest
+import zmq
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from passel.envs import make_envs, remote, seeds, serve_env
+from serving import PROGRAM, Serving
+
+
+def test_both_ends_agree() -> None:
+    assert serve_env.VERSION == remote.VERSION
+    for seed, index, episode in ((0, 0, 0), (2**63 - 1, 7, 3 << 20)):
+        assert serve_env.derive_seed(seed, index, episode) == seeds.derive_seed(seed, index, episode)
+    for address in ("tcp://127.0.0.1:1", "tcp://127.9.9.9:1", "tcp://localhost:1", "tcp://[::1]:1", "ipc:///tmp/x"):
+        assert serve_env.is_local(address)
+        assert remote.is_local(address)
+    for address in ("tcp://*:1", "tcp://0.0.0.0:1", "tcp://127.evil.org:1", "tcp://127.0.0.1.evil:1", "tcp://[::]:1"):
+        assert not serve_env.is_local(address)
+        assert not remote.is_local(address)
+
+
+# The lens.
+
+
+@given(st.integers(1, 300), st.integers(1, 100))
+def test_a_smaller_picture_keeps_what_is_even(before: int, after: int) -> None:
+    weights = serve_env.area_weights(before, after)
+    assert weights.shape == (after, before)
+    np.testing.assert_allclose(weights.sum(axis=1), 1, atol=1e-5)
+    if after <= before:
+        np.testing.assert_allclose(weights.sum(axis=0), after / before, atol=1e-5)
+
+
+def lens(gray: bool = False, size: tuple[int, int] | None = None, first: bool = False) -> serve_env.Lens:
+    return serve_env.Lens(gray, size, first)
+
+
+def through(made: serve_env.Lens, picture: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    row = np.empty(made.shape(picture.shape), picture.dtype)
+    made.write(picture, row)
+    return row
+
+
+def test_a_whole_factor_is_the_mean_of_blocks_and_nothing_is_transposed() -> None:
+    picture = np.random.default_rng(0).integers(0, 256, (12, 20, 3)).astype(np.uint8)
+    small = picture.reshape(4, 3, 5, 4, 3).mean(axis=(1, 3))
+    np.testing.assert_allclose(through(lens(size=(4, 5)), picture).astype(float), small, atol=0.51)
+    first = through(lens(size=(4, 5), first=True), picture).astype(float)
+    np.testing.assert_allclose(first, small.transpose(2, 0, 1), atol=0.51)
+    np.testing.assert_array_equal(through(lens(first=True), picture), picture.transpose(2, 0, 1))
+    np.testing.assert_array_equal(through(lens(), picture), picture)
+    white = np.full((12, 20, 3), 255, np.uint8)
+    assert (through(lens(gray=True, size=(5, 7)), white) == 255).all()
+
+
+def test_a_lens_is_for_pictures() -> None:
+    with pytest.raises(serve_env.UsageError, match=r"pictures \[height, width, 3\], and the observations are \[4\]"):
+        lens(gray=True).shape((4,))
+
+
+# Games that speak the old gym.
+
+
+class OldGame:
+    """gym before 0.26: seed() apart, one result of reset, four of step."""
+
+    def __init__(self) -> None:
+        self.seeds: list[int] = []
+
+    def seed(self, seed: int) -> None:
+        self.seeds.append(seed)
+
+    def reset(self) -> int:
+        self.count = 0
+        return 0
+
+    def step(self, action: int) -> Any:
+        self.count += 1
+        return self.count, 1.5, self.count >= 3, {"TimeLimit.truncated": self.count >= 3 and action == 1}
+
+
+def test_an_old_game_behind_the_same_face() -> None:
+    old = OldGame()
+    game = serve_env.Game(old, 1, None)
+    assert game.reset(7) == 0
+    assert old.seeds == [7]
+    assert [game.step(0) for _ in range(3)] == [(1, 1.5, False, False), (2, 1.5, False, False), (3, 1.5, True, False)]
+    game.reset(8)
+    assert [game.step(1)[2:] for _ in range(3)] == [(False, False), (False, False), (False, True)]
+
+
+def test_skipped_frames_stop_at_the_end_and_a_limit_is_a_truncation() -> None:
+    game = serve_env.Game(OldGame(), 2, None)
+    game.reset(0)
+    assert [game.step(0), game.step(0)] == [(2, 3.0, False, False), (3, 1.5, True, False)]
+    limited = serve_env.Game(OldGame(), 1, 2)
+    limited.reset(0)
+    assert [limited.step(0)[2:] for _ in range(2)] == [(False, False), (False, True)]
+
+
+OLD_GYM = '''
+"""A gym of 0.26: wrappers that want five results, around whatever there is."""
+
+class Box:
+    def __init__(self, shape):
+        import numpy
+        self.shape, self.dtype = shape, numpy.dtype("uint8")
+
+class Discrete:
+    n = 2
+
+class Spec:
+    max_episode_steps, reward_threshold, kwargs = 4, None, {}
+
+class Old:
+    observation_space, action_space, spec = Box((2,)), Discrete(), Spec()
+    unwrapped = property(lambda self: self)
+    def seed(self, seed): self.first = seed % 200
+    def reset(self): self.count = 0; return [self.first, 0]
+    def step(self, action): self.count += 1; return [self.first, self.count], 1, False, {}
+    def close(self): pass
+
+class TimeLimit:
+    observation_space, action_space, spec = Box((2,)), Discrete(), Spec()
+    def __init__(self, env): self.env = env
+    def __getattr__(self, name): return getattr(self.env, name)
+    unwrapped = property(lambda self: self.env)
+    def reset(self, **kwargs): return self.env.reset(**kwargs)
+    def step(self, action):
+        obs, reward, terminated, truncated, info = self.env.step(action)
+        return obs, reward, terminated, truncated, info
+    def close(self): pass
+
+class envs:
+    registry = {"Old-v0": None}
+
+def make(name): return TimeLimit(Old())
+'''
+
+
+def test_an_old_game_in_new_wrappers_is_taken_out_of_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "gym.py").write_text(OLD_GYM)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    with Serving("Old-v0") as serving:
+        envs = make_envs(serving.address, 2, seed=5)
+        first = [seeds.derive_seed(5, i, 0) % 200 for i in range(2)]
+        assert envs.reset().tolist() == [[first[0], 0], [first[1], 0]]
+        steps = [envs.step(np.zeros(2, np.int64)) for _ in range(4)]
+        assert [step.next_obs[:, 1].tolist() for step in steps] == [[1, 1], [2, 2], [3, 3], [4, 4]]
+        assert [step.truncated.all() for step in steps] == [False, False, False, True], "the wrapper's limit is kept"
+        envs.close()
+
+
+# How it is started.
+
+
+def run(*words: str) -> tuple[int, str]:
+    done = subprocess.run(
+        [sys.executable, str(PROGRAM), *words], capture_output=True, text=True, timeout=30, check=False
+    )
+    return done.returncode, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["CartPole-v1", "--bind", "tcp://0.0.0.0:0"], "can be reached from other machines, and that needs keys."),
+        (["CartPole-v1", "--bind", "udp://127.0.0.1:1"], "udp://127.0.0.1:1 is no address."),
+        (["CartPole-v1", "--bind", "tcp://127.0.0.1:0", "--key", "no"], "no is not a server's key."),
+        (["CartPole-v7"], 'gymnasium has no environment "CartPole-v7".'),
+        (["nowhere:Foo-v0"], "nowhere cannot be imported"),
+        (["Pendulum-v1"], "passel needs one Box of observations and Discrete actions, and Pendulum-v1 has"),
+        (["CartPole-v1", "--gray"], "--gray, --resize and --channels-first work on pictures"),
+        (["CartPole-v1", "--arg", "colour"], "--arg colour is not NAME=JSON"),
+        (["CartPole-v1", "--arg", "colour=1"], "CartPole-v1 could not be made (TypeError"),
+    ],
+)
+def test_a_mistake_is_a_sentence(words: list[str], sentence: str) -> None:
+    code, said = run(*words)
+    assert code == 2
+    assert said.startswith("passel: ")
+    assert sentence in said
+
+
+def test_an_address_that_is_taken() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        code, said = run("CartPole-v1", "--bind", f"tcp://127.0.0.1:{taken.getsockname()[1]}")
+    assert code == 2
+    assert "cannot be bound (Address already in use" in said
+
+
+def test_it_ends_with_its_owner_and_cleans_up(tmp_path: Path) -> None:
+    folder = tmp_path / "own"
+    folder.mkdir()
+    process = subprocess.Popen(
+        [sys.executable, str(PROGRAM), "CartPole-v1", "--bind", f"ipc://{folder}/s", "--owned", str(folder)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    assert process.stdout is not None
+    assert process.stdin is not None
+    process.stdout.readline()
+    assert (folder / "s").exists()
+    process.stdin.close()
+    assert process.wait(10) == 0
+    process.stdout.close()
+    assert not folder.exists()
+
+
+# Whatever a socket may bring.
+
+
+class Frame(bytes):
+    """As libzmq gives it."""
+
+    @property
+    def buffer(self) -> memoryview:
+        return memoryview(self)
+
+
+VALUES = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(-(2**63), 2**64 - 1),
+    st.floats(),
+    st.text(max_size=5),
+    st.binary(max_size=5),
+    st.lists(st.integers(0, 9), max_size=3),
+)
+HEADERS = st.dictionaries(st.sampled_from(["v", "op", "seq", "n", "seed", "episode", "x"]), VALUES)
+LIKELY = st.fixed_dictionaries(
+    {"v": st.just(1), "op": st.sampled_from(serve_env.OPS), "seq": st.one_of(st.integers(0, 3), VALUES)},
+    optional={"n": st.one_of(st.integers(0, 9), VALUES), "seed": VALUES, "episode": VALUES},
+)
+MESSAGES = st.lists(
+    st.one_of(st.binary(max_size=64), HEADERS.map(msgpack.packb), LIKELY.map(msgpack.packb)), min_size=1, max_size=3
+)
+
+
+@given(MESSAGES)
+def test_a_header_is_ours_or_refused(frames: list[bytes]) -> None:
+    with contextlib.suppress(serve_env.RefusedError):
+        header = serve_env.read_header([Frame(frame) for frame in frames])
+        assert header["v"] == 1
+        assert header["op"] in serve_env.OPS
+        assert type(header["seq"]) is int
+
+
+@pytest.fixture(scope="module")
+def besieged() -> Iterator[tuple[Serving, Any]]:
+    """A server, and a socket that has a session of one environment with it."""
+    with Serving("CartPole-v1", "--envs", "8", "--sessions", "4") as serving:
+        context = zmq.Context()
+        dealer = context.socket(zmq.DEALER)
+        dealer.setsockopt(zmq.RCVTIMEO, 5000)
+        dealer.connect(serving.address)
+        yield serving, dealer
+        dealer.close(0)
+        context.term()
+
+
+def ask(dealer: Any, header: dict[str, Any], *frames: bytes) -> dict[str, Any]:
+    dealer.send_multipart([msgpack.packb(header), *frames])
+    answer: dict[str, Any] = msgpack.unpackb(dealer.recv_multipart()[0])
+    return answer
+
+
+@settings(max_examples=150)
+@given(MESSAGES)
+def test_nothing_that_a_client_sends_ends_the_server(besieged: tuple[Serving, Any], frames: list[bytes]) -> None:
+    serving, dealer = besieged
+    dealer.send_multipart(frames)
+    # Answers come in order: when the hello's is here, whatever came before it has been dealt with.
+    hello = {"v": 1, "op": "hello", "seq": 424242}
+    answer = ask(dealer, hello)
+    while (answer["op"], answer["seq"]) != ("hello", 424242):
+        assert answer["op"] in ("error", "hello", "open", "reset", "step", "working")
+        answer = msgpack.unpackb(dealer.recv_multipart()[0])
+    assert serving.running
+
+
+def test_a_neighbour_notices_nothing(besieged: tuple[Serving, Any]) -> None:
+    """Random bytes, by ZeroMQ and past it, between the steps of somebody who behaves."""
+    serving, dealer = besieged
+    host, port = serving.address.removeprefix("tcp://").split(":")
+    dice = random.Random(0)
+    served, local = make_envs(serving.address, 2, seed=1), make_envs("CartPole-v1", 2, seed=1, backend="gymnasium")
+    np.testing.assert_array_equal(served.reset(), local.reset())
+    for _ in range(60):
+        dealer.send_multipart([dice.randbytes(dice.randrange(200)) for _ in range(dice.randrange(1, 4))])
+        with socket.create_connection((host, int(port)), timeout=5) as raw:
+            raw.sendall(dice.randbytes(dice.randrange(1, 300)))
+        actions = np.array([dice.randrange(2), dice.randrange(2)])
+        a, b = served.step(actions), local.step(actions)
+        np.testing.assert_array_equal(a.obs, b.obs)
+        assert a.episodes == b.episodes
+    served.close()
+
+
+def test_out_of_order_out_of_range_and_oversized(besieged: tuple[Serving, Any]) -> None:
+    serving, _ = besieged
+    context = zmq.Context()
+    dealer = context.socket(zmq.DEALER)
+    dealer.setsockopt(zmq.RCVTIMEO, 5000)
+    dealer.connect(serving.address)
+    one = np.zeros(1, np.int64).tobytes()
+
+    def code(op: str, seq: int, *frames: bytes, **fields: int) -> str:
+        answer = ask(dealer, {"v": 1, "op": op, "seq": seq, **fields}, *frames)
+        return str(answer["code"] if answer["op"] == "error" else answer["op"])
+
+    try:
+        assert code("step", 0, one) == "session"
+        assert code("reset", 0, episode=0) == "session"
+        assert code("open", 0, n=0, seed=0) == "malformed"
+        assert code("open", 0, n=1, seed=-1) == "malformed"
+        assert code("open", 0, n=9, seed=0) == "limit"
+        assert code("open", 0, n=1, seed=0) == "open"
+        assert code("open", 1, n=1, seed=0) == "order"
+        assert code("step", 1, one) == "order", "before the first reset"
+        assert code("reset", 2, episode=0) == "order", "a number left out"
+        assert code("reset", 1, episode=0) == "reset"
+        assert code("reset", 1, episode=0) == "order", "a number twice"
+        assert code("step", 2) == "malformed"
+        assert code("step", 2, one, one) == "malformed"
+        assert code("step", 2, one[:-1]) == "malformed"
+        assert code("step", 2, np.array([2]).tobytes()) == "malformed"
+        assert code("step", 2, np.array([-1]).tobytes()) == "malformed"
+        assert code("step", 2, one) == "step", "what was refused has changed nothing"
+        ask_again = {"v": 2, "op": "hello", "seq": 0}
+        assert ask(dealer, ask_again)["code"] == "version"
+        dealer.send_multipart([b"x" * (serve_env.MAX_REQUEST + 1)])  # libzmq closes the connection, and opens it anew
+        dealer.setsockopt(zmq.RCVTIMEO, 500)
+        deadline = time.monotonic() + 10
+        while True:
+            try:
+                assert code("step", 3, one) == "session", "with the connection went the session"
+                break
+            except zmq.Again:
+                assert time.monotonic() < deadline
+    finally:
+        dealer.close(0)
+        context.term()
+    assert serving.running

@@ -1,0 +1,31 @@
+"""What a process may cost: threads, and numbers too small to be worth their time."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from passel.place.budget import at_most, threads_per_worker, tiny_is_zero, usable_cores
+
+
+def test_tiny_numbers_are_zero_inside_and_themselves_again_outside() -> None:
+    tiny = torch.full((4,), 2e-38)
+    with tiny_is_zero():
+        assert (tiny * 0.01 == 0).all()
+        assert (tiny.numpy() * np.float32(0.01) == 0).all()
+        assert (tiny * 2 > 0).all(), "what has the usual form stays"
+    assert (tiny * 0.01 != 0).all()
+
+
+def test_threads_are_as_many_as_before_afterwards() -> None:
+    before = torch.get_num_threads()
+    with at_most(before + 1):
+        assert torch.get_num_threads() == before + 1
+    assert torch.get_num_threads() == before
+
+
+def test_vectors_get_one_thread_images_their_part_and_the_user_is_obeyed() -> None:
+    assert threads_per_worker(1, (8,)) == 1
+    assert threads_per_worker(1, (4, 84, 84)) == usable_cores()
+    assert threads_per_worker(10_000, (4, 84, 84)) == 1
+    assert threads_per_worker(2, (8,), asked=3) == 3

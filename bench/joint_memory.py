@@ -75,11 +75,11 @@ def slope(samples: list[tuple[float, float]]) -> float:
 def main() -> None:
     options = parser(__doc__)
     options.add_argument("--minutes", type=float, default=10.0, help="How long to look (default 10).")
-    options.add_argument("--env", default="levels:procgen:jumper:easy:64+0", help="The set of levels.")
+    options.add_argument("--env", default="levels:breakout-modes", help="The set of levels.")
     options.add_argument("--workers", type=int, default=2)
-    options.add_argument("--envs", type=int, default=32, help="--envs of the run (default 32).")
-    options.add_argument("--horizon", type=int, default=512, help="Steps of a rollout (default 512).")
-    options.add_argument("--minibatches", type=int, default=32)
+    options.add_argument("--envs", type=int, default=2, help="--envs of the run (default 2).")
+    options.add_argument("--horizon", type=int, default=256, help="Steps of a rollout (default 256).")
+    options.add_argument("--minibatches", type=int, default=16)
     said = options.parse_args()
     card = machine()
     settings = {

@@ -54,8 +54,10 @@ def main() -> None:
     options = parser(__doc__)
     options.add_argument("--env", default="levels:procgen:jumper:easy:64+0", help="The set of levels.")
     options.add_argument("--rows", type=int, default=64, help="Rows of all workers together (default 64).")
-    options.add_argument("--horizon", type=int, default=64, help="Steps of a rollout (default 64).")
-    options.add_argument("--minibatches", type=int, default=8)
+    options.add_argument(
+        "--horizon", type=int, default=16, help="Steps of a rollout (default 16): short, for steps come in bursts."
+    )
+    options.add_argument("--minibatches", type=int, default=4)
     options.add_argument("--repeats", type=int, default=3, help="Rounds (default 3).")
     options.add_argument("--seconds", type=float, default=20.0, help="Length of a window (default 20).")
     options.add_argument("--warm", type=float, default=3.0, help="Seconds of learning before a window (default 3).")

@@ -247,6 +247,8 @@ def test_the_command_trains_and_shows_the_table(tmp_path: Path, capsys: pytest.C
     assert "held_out 0" in said
     assert str(out / "levels.png") in said
     assert (out / "levels.png").stat().st_size > 1000
+    assert main(["levels", str(out), "--sample"]) == 0
+    assert "actions drawn; mean of 3 levels" in capsys.readouterr().out
     assert main(["eval", str(out), "--episodes", "6"]) == 0
     assert "6 greedy episodes" in capsys.readouterr().out
     assert main(["video", str(out)]) == 2

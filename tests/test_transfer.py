@@ -96,7 +96,7 @@ def test_the_comparison_is_one_command(joint: Path, tmp_path: Path) -> None:
         assert [run["seed"] for run in found.content["ways"][way]] == [1, 2]
     tuned, scratch = (found.content["ways"][way][0]["curve"] for way in ("fine-tuned", "from scratch"))
     assert tuned > scratch + 0.5, "the toys differ in nothing but their length, so what was learnt helps at once"
-    assert found.content["zero_shot"]["mean"] > 2
+    assert found.content["zero_shot"]["greedy"]["mean"] > 2
     with pytest.raises(PasselError, match=r"exists\. Remove it"):
         transfer(joint, steps=600, out=out)
 

@@ -207,9 +207,16 @@ def evaluate(
 
 
 def evaluate_levels(
-    path: str | Path, *, episodes: int = 1, seed: int | None = None, progress: Callable[[int], bool] = lambda _: True
+    path: str | Path,
+    *,
+    episodes: int = 1,
+    seed: int | None = None,
+    sample: bool = False,
+    progress: Callable[[int], bool] = lambda _: True,
 ) -> dict[str, Any]:
-    """Play `episodes` fresh greedy episodes of every level of a run's set; the table, which levels.json then holds."""
+    """Play `episodes` fresh episodes of every level of a run's set, greedily or drawing actions as in training; the
+    table, which levels.json then holds.
+    """
     folder = RunFolder.open(Path(path), lock=False)
     config, _ = resolve_config(folder.read_config())
     if not is_level_set(config.env):
@@ -225,8 +232,8 @@ def evaluate_levels(
         def tell(ended: int, before: int = before) -> bool:
             return progress(before + ended)
 
-        parts.append(play_levels(policy, levels, names, episodes, fresh, progress=tell))
-    table = level_table(levels, *parts)
+        parts.append(play_levels(policy, levels, names, episodes, fresh, sample=sample, progress=tell))
+    table = level_table(levels, *parts) | {"actions": "drawn" if sample else "greedy"}
     folder.write_levels(table)
     return table
 

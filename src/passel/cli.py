@@ -152,6 +152,7 @@ def _parser(arguments: Sequence[str]) -> _Parser:
     levels.add_argument(
         "--episodes", type=_whole, help="Play so many of each level again; default: show the last table."
     )
+    levels.add_argument("--sample", action="store_true", help="Draw actions as in training, instead of the best ones.")
     levels.add_argument("--seed", type=_whole, help="Seed of the episodes; default: the run's.")
     transfer = command("transfer", "Does joint training help? Fine-tune a run on one level, and learn it from scratch.")
     transfer.add_argument("run", type=Path, help="Folder of a run that was trained on a set of levels.")
@@ -372,8 +373,9 @@ def _levels(said: argparse.Namespace, began: float) -> int:
     from passel.view.plot import plot_levels
 
     found = RunFolder.open(said.run, lock=False).read_levels()
-    if found is None or said.episodes is not None or said.seed is not None:
-        found = api.evaluate_levels(said.run, episodes=1 if said.episodes is None else said.episodes, seed=said.seed)
+    if found is None or said.episodes is not None or said.seed is not None or said.sample:
+        episodes = 1 if said.episodes is None else said.episodes
+        found = api.evaluate_levels(said.run, episodes=episodes, seed=said.seed, sample=said.sample)
     print_levels(found, Console())
     print(plot_levels(found, said.run / "levels.png"))
     return 0

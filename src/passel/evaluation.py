@@ -54,9 +54,14 @@ def play_levels(
     episodes: int,
     seed: int,
     *,
+    sample: bool = False,
     progress: Callable[[int], bool] = lambda _: True,
 ) -> dict[str, list[Episode]]:
-    """`episodes` episodes of each of these levels, by its name; some levels at a time."""
+    """`episodes` episodes of each of these levels, by its name; some levels at a time.
+
+    With `sample` actions are drawn, as in training: where nothing in a level is random, greedy play would be the same
+    episode again and again.
+    """
     if episodes < 1:
         raise PasselError(f"--episodes is {episodes}, and must be at least 1.")
     copies = min(episodes, levels.at_once)
@@ -64,6 +69,7 @@ def play_levels(
     quota = np.full(copies, episodes // copies)
     quota[: episodes % copies] += 1
     played: dict[str, list[Episode]] = {name: [] for name in names}
+    rng = np.random.default_rng(seed) if sample else None
     for start in range(0, len(names), together):
         chosen, before = names[start : start + together], start * episodes
         envs = levels.each(chosen, copies, derive_seed(seed, start, 0))
@@ -71,18 +77,20 @@ def play_levels(
         def tell(ended: int, before: int = before) -> bool:
             return progress(before + ended)
 
-        for row, episode in _play_out(policy, envs, np.tile(quota, len(chosen)), tell):
+        for row, episode in _play_out(policy, envs, np.tile(quota, len(chosen)), tell, rng):
             played[chosen[row // copies]].append(episode)
     return played
 
 
-def _play_out(policy: Policy, envs: Envs, quota: Array, progress: Callable[[int], bool]) -> list[tuple[int, Episode]]:
+def _play_out(
+    policy: Policy, envs: Envs, quota: Array, progress: Callable[[int], bool], rng: np.random.Generator | None = None
+) -> list[tuple[int, Episode]]:
     """Play until every row has played its quota of episodes: each with its row. Closes the environments."""
     played: list[tuple[int, Episode]] = []
     try:
         obs = envs.reset()
         while quota.any():
-            step = envs.step(np.asarray(policy.act(obs)))
+            step = envs.step(np.asarray(policy.act(obs) if rng is None else policy.act(obs, rng)))
             for row, episode in zip(np.flatnonzero(step.ended), step.episodes, strict=True):
                 if quota[row]:
                     quota[row] -= 1

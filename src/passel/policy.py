@@ -13,6 +13,8 @@ from passel.algos.base import Algorithm
 from passel.arena import Tensors
 from passel.types import EnvSpec, Ints, PasselError
 
+END = 1 << 62  # steps: where every schedule has come to its end
+
 
 class Policy:
     """Acts greedily on one observation or on a batch.
@@ -34,8 +36,12 @@ class Policy:
         """The policy's networks, by name."""
         return {name: flat.module for name, flat in self._algorithm.flats.items()}
 
-    def act(self, obs: Any) -> int | Ints:
-        """The best action: an int for one observation, an array [B] for a batch of them."""
+    def act(self, obs: Any, rng: np.random.Generator | None = None) -> int | Ints:
+        """The best action: an int for one observation, an array [B] for a batch of them.
+
+        With `rng` it acts as it did when it learnt, exploration included: a policy that was trained to be random may be
+        much the better for it.
+        """
         array = np.asarray(obs, dtype=self.spec.obs_dtype)
         one = array.shape == self.spec.obs_shape
         if not one and array.shape[1:] != self.spec.obs_shape:
@@ -43,5 +49,6 @@ class Policy:
                 f"an observation of {self.spec.id} has shape {self.spec.obs_shape}, and this one has {array.shape}. "
                 "Give one observation or a batch [B, ...] of them."
             )
-        actions = self._algorithm.act_greedily(array[None] if one else array)
+        batch = array[None] if one else array
+        actions = self._algorithm.act_greedily(batch) if rng is None else self._algorithm.act(batch, END, rng)
         return int(actions[0]) if one else actions

@@ -305,7 +305,7 @@ class Supervisor:
         seed = derive(self._plan.config.seed, "held-out", self._board.steps)
         with suppress(EvaluationStoppedError), at_most(1):
             held_out = self._play_levels(parts.levels.held_out, seed)
-            self._folder.write_levels(level_table(parts.levels, self._trained, held_out))
+            self._folder.write_levels(level_table(parts.levels, self._trained, held_out) | {"actions": "greedy"})
 
     def policy(self) -> Policy:
         vectors = {name: self._arena[f"sync/{name}/vector"] for name in self._plan.schemes}

@@ -18,7 +18,7 @@ from passel.run.folder import RunFolder
 from passel.streams import derive
 from passel.types import PasselError
 
-ZERO_SHOT_EPISODES = 20
+EPISODES = 20  # of an evaluation
 FINE_TUNED, FROM_SCRATCH = "fine-tuned", "from scratch"
 
 
@@ -54,12 +54,13 @@ def transfer(
     folder = out or run / f"transfer-{re.sub(r'[^A-Za-z0-9.]+', '-', chosen)}"
     if folder.exists():
         raise PasselError(f"{folder} exists. Remove it, or use another --out.")
-    before = summarise(
-        play_levels(api.load(run), levels, [chosen], ZERO_SHOT_EPISODES, derive(int(config["seed"]), "transfer"))[
-            chosen
-        ]
-    )
-    said = {"env": alone.name, "steps": steps, "workers": workers, "quiet": True, **(settings or {})}
+    policy, seed = api.load(run), derive(int(config["seed"]), "transfer")
+    before = {
+        how: vars(summarise(play_levels(policy, levels, [chosen], EPISODES, seed, sample=sample)[chosen]))
+        for how, sample in (("greedy", False), ("drawn", True))
+    }
+    said = {"env": alone.name, "steps": steps, "workers": workers, "quiet": True}
+    said |= {"eval_episodes": EPISODES, **(settings or {})}
     ways: dict[str, list[dict[str, Any]]] = {FINE_TUNED: [], FROM_SCRATCH: []}
     runs: list[Path] = []
     for seed in range(1, seeds + 1):
@@ -74,7 +75,7 @@ def transfer(
         "set": levels.name,
         "level": chosen,
         "steps": steps,
-        "zero_shot": vars(before),
+        "zero_shot": before,
         "ways": ways,
     }
     replace_file(folder / "transfer.json", json_text(content, indent=1) + "\n")

@@ -36,7 +36,9 @@ def print_levels(found: Mapping[str, Any], console: Console) -> None:
 def verdict(found: Mapping[str, Any]) -> str:
     """Both means and their difference, in one line."""
     train, held_out = found["train"], found["held_out"]
-    words = f"mean of {len(train['levels'])} levels trained on: {format_number(train['mean'])}"
+    words = (
+        f"actions {found['actions']}; mean of {len(train['levels'])} levels trained on: {format_number(train['mean'])}"
+    )
     if found["gap"] is None:
         return f"{words}; none is held out"
     return (
@@ -59,13 +61,11 @@ def print_transfer(found: Mapping[str, Any], console: Console) -> None:
         f"{found['set']}, level {found['level']}, {found['steps']:,} steps each", highlight=False, soft_wrap=True
     )
     console.print(table, highlight=False)
-    zero = found["zero_shot"]
-    console.print(
-        f"the joint policy on this level, before: {format_number(zero['mean'])} "
-        f"(mean of {zero['episodes']} greedy episodes)",
-        highlight=False,
-        soft_wrap=True,
+    before = (
+        f"{format_number(zero['mean'])} ({zero['episodes']} episodes, actions {how})"
+        for how, zero in found["zero_shot"].items()
     )
+    console.print(f"the joint policy on this level, before: {', '.join(before)}", highlight=False, soft_wrap=True)
 
 
 def _shown(levels: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any] | None]:

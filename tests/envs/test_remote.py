@@ -172,10 +172,9 @@ def message(address: str, n: int = 1, **env_args: Any) -> str:
 
 
 def test_nobody_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    began = time.monotonic()
+    monkeypatch.setattr(remote.Address, "patience", 0.5)
     with pytest.raises(PasselError) as caught:
         describe("tcp://127.0.0.1:9")
-    assert time.monotonic() - began < 5
     assert str(caught.value) == (
         "the environment server tcp://127.0.0.1:9 does not answer. "
         "Start one: passel serve-env ID --bind tcp://127.0.0.1:9"
@@ -243,7 +242,7 @@ def test_other_machines_need_keys(cartpole: Serving, tmp_path: Path) -> None:
         )
 
 
-def test_the_right_key_opens_and_no_other(tmp_path: Path) -> None:
+def test_the_right_key_opens_and_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     server, client = remote.make_keys(tmp_path / "a")
     _, stranger = remote.make_keys(tmp_path / "b")
     # Somebody who knows where the server is and what it is called, but is not the client that it knows.
@@ -261,9 +260,9 @@ def test_the_right_key_opens_and_no_other(tmp_path: Path) -> None:
             f"the server {serving.address} refuses: it does not know our key. "
             "Give --env-key the client.json of its keys."
         )
-        began = time.monotonic()
-        assert "does not answer, or not to this key" in message(serving.address, key=str(stranger))
-        assert time.monotonic() - began < 5
+        with monkeypatch.context() as hurry:
+            hurry.setattr(remote.Address, "patience", 1.0)
+            assert "does not answer, or not to this key" in message(serving.address, key=str(stranger))
         envs = make_envs(serving.address, 2, 0, env_args={"key": str(client)})
         envs.reset()
         assert envs.step(zeros(envs)).reward.tolist() == [1, 1]

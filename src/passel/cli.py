@@ -46,7 +46,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if _needs_workers(arguments):
             from passel.place.forkserver import warm_up
 
-            warm_up()
+            warm_up(_env_said(arguments))
         if arguments[:1] == ["serve-env"]:
             _serve_env(arguments[1:])
         return _dispatch(arguments, began)
@@ -67,6 +67,11 @@ def _needs_workers(arguments: list[str]) -> bool:
         return all(tomllib.loads(file.read_text()).get("place") != "inline" for file in files)
     except (OSError, ValueError):
         return False  # there is an error to come that needs no workers
+
+
+def _env_said(arguments: list[str]) -> str:
+    """What stands after --env, if anything does: some environments have more for the workers to share."""
+    return next((after for flag, after in pairwise(arguments) if flag == "--env"), "")
 
 
 def _dispatch(arguments: list[str], began: float) -> int:

@@ -70,6 +70,15 @@ class Fussy(gym.Env[Any, Any]):
         return np.ones(2, np.float32), 1.0, False, False, {}
 
 
+class Sluggish(Fussy):
+    """Takes a quarter of a second to build."""
+
+    def __init__(self) -> None:
+        time.sleep(0.25)
+        super().__init__()
+
+
+gym.register("Sluggish-v0", "serving:Sluggish")
 gym.register("Picture-v0", "serving:Picture")
 gym.register("Fussy-v0", "serving:Fussy")
 

@@ -43,6 +43,7 @@ ARROWS: dict[str, set[str]] = {
     "api": {
         "algos",
         "envs",
+        "nets",
         "place",
         "recipes",
         "run",

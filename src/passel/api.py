@@ -22,6 +22,7 @@ from passel.envs.levels import is_level_set
 from passel.envs.make import describe, is_served
 from passel.evaluation import level_table, play, play_levels, summarise
 from passel.interrupts import Interrupts
+from passel.nets.torsos import FILTERS, is_image
 from passel.place.base import Placement
 from passel.place.budget import threads_per_worker, usable_cores
 from passel.place.inline import Inline
@@ -270,6 +271,7 @@ def make_plan(
             f"--scale-obs needs an observation that is a vector with finite bounds, and {spec.id} does not say that it "
             "has them. Leave it out."
         )
+    _check_filters(numbers, spec)
     threads = threads_per_worker(config.workers, spec.obs_shape, config.threads)
     return Plan(config, numbers, env, spec, threads, resumed, parts)
 
@@ -284,6 +286,14 @@ def _make_parts(config: RunConfig, env: Env, held: Mapping[str, Any] | None) -> 
         return remembered(levels, held["workers"], held["step_us"])
     apart = config.place != "inline" and config.workers > 1 and levels.listed and len(levels.train) > config.workers
     return divide(levels, config.workers, measure(levels) if apart else None)
+
+
+def _check_filters(numbers: Any, spec: EnvSpec) -> None:
+    filters = getattr(numbers, "filters", FILTERS)
+    if len(filters) != len(FILTERS):
+        raise PasselError(f"--filters has {len(filters)} numbers, and there are {len(FILTERS)} convolutions.")
+    if filters != FILTERS and not is_image(spec.obs_shape):
+        raise PasselError(f"--filters has no effect on {spec.id}, which is no image. Leave it out.")
 
 
 def _run(

@@ -174,6 +174,11 @@ def _parser(arguments: Sequence[str]) -> _Parser:
     plot.add_argument("--out", type=Path, help="Image to write; default: plot.png in the (first) run.")
     keys = command("keys", "Make the two key files for a server of environments on another machine.")
     keys.add_argument("folder", type=Path, help="Folder for server.json and client.json.")
+    packages = command("env", "Install, list or remove environments that live in an interpreter of their own.")
+    packages.add_argument("action", choices=["install", "list", "remove"], help="What to do.")
+    packages.add_argument("name", nargs="?", help="Which one: tetris or mario.")
+    packages.add_argument("--yes", action="store_true", help="Agree to the note about the licence without a question.")
+    packages.add_argument("--python", default=sys.executable, help="Interpreter to build it from (default: this one).")
     command("serve-env", "Serve environments over a socket, from an interpreter of their own.")
     command("list", "Algorithms, schemes, placements, presets, and what goes with what.")
     command("doctor", "This machine: cores, memory, versions, and which optional parts are there.")
@@ -322,6 +327,30 @@ def _keys(said: argparse.Namespace, began: float) -> int:
     return 0
 
 
+def _env(said: argparse.Namespace, began: float) -> int:
+    from passel.envs import packaged
+    from passel.types import PasselError
+
+    if said.action == "list":
+        for name, package in packaged.PACKAGES.items():
+            there = f"{packaged.home() / name}, {packaged.size_mb(name):.0f} MB" if packaged.installed(name) else "no"
+            print(f"{name:<8} {package.summary}; installed: {there}")
+        return 0
+    if said.name is None:
+        raise PasselError(f"passel env {said.action} needs a name: {' or '.join(packaged.PACKAGES)}.")
+    if said.action == "remove":
+        print(f"Removed {packaged.remove(said.name)}.")
+        return 0
+
+    def agree(note: str) -> bool:
+        print(note)
+        return said.yes or (sys.stdin.isatty() and input("Install it? [y/N] ").strip().lower() in ("y", "yes"))
+
+    packaged.install(said.name, said.python, agree, print)
+    print(f"Installed. Use it: passel train --algo ppo --env {said.name}")
+    return 0
+
+
 def _serve_env(arguments: Sequence[str]) -> NoReturn:
     """Become the server, in the interpreter that `--python` names. It has flags of its own."""
     import os
@@ -394,6 +423,7 @@ COMMANDS: dict[str, Callable[[argparse.Namespace, float], int]] = {
     "levels": _levels,
     "transfer": _transfer,
     "plot": _plot,
+    "env": _env,
     "keys": _keys,
     "list": _list,
     "doctor": _doctor,

@@ -8,6 +8,7 @@ import signal
 import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -296,6 +297,25 @@ def test_an_environment_that_hangs_is_named_within_five_seconds() -> None:
         envs.close()
 
 
+def test_a_group_may_take_longer_to_build_than_a_server_may_be_silent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Meanwhile the server says that it is at it, and serves others."""
+    monkeypatch.setattr(remote, "QUIET", 1.2)
+    with Serving("serving:Sluggish-v0") as serving:
+        neighbour = make_envs(serving.address, 1, 0)
+        neighbour.reset()
+        with ThreadPoolExecutor(1) as threads:
+            began = time.monotonic()
+            building = threads.submit(make_envs, serving.address, 8, 0)
+            steps = 0
+            while not building.done():
+                neighbour.step(zeros(neighbour))
+                steps += 1
+            assert time.monotonic() - began > 8 * 0.25 > remote.QUIET
+            assert steps >= 8
+        building.result().close()
+        neighbour.close()
+
+
 def test_with_reconnect_the_client_goes_on_with_new_episodes() -> None:
     with Serving(COUNTDOWN, "--arg", "terminate_after=5") as first:
         envs = make_envs(first.address, 2, 0, env_args={"reconnect": True})
@@ -371,7 +391,7 @@ def test_pyzmq_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_settings_without_effect_are_refused(cartpole: Serving) -> None:
-    with pytest.raises(PasselError, match="--reconnect has no effect on CartPole-v1, which no server serves"):
+    with pytest.raises(PasselError, match="--reconnect has no effect on CartPole-v1, which is at no server's address"):
         resolve_config({"env": "CartPole-v1", "reconnect": True})
     with pytest.raises(PasselError, match="--backend gymnasium has no effect on tcp://"):
         describe(cartpole.address, "gymnasium")

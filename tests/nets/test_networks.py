@@ -11,8 +11,10 @@ from torch import nn
 
 from passel.nets import network
 from passel.nets.flat import Flat
+from passel.nets.network import Network
 from passel.nets.q_network import QNetwork
 from passel.nets.torsos import ImageTorso, VectorTorso, is_channels_last, is_image, torso_for
+from passel.recipes.presets import PRESETS
 
 
 def weights(module: nn.Module) -> int:
@@ -63,6 +65,31 @@ def test_the_image_network_has_as_many_weights_as_the_nature_paper_s() -> None:
     """Mnih et al. 2015, 84x84x4: 8,224 + 32,832 + 36,928 + 1,606,144, and 513 for each action."""
     network = QNetwork((4, 84, 84), 6, (512,), dueling=False)
     assert weights(network) == 1_684_128 + 513 * 6
+
+
+def test_the_network_for_tetris_has_as_many_weights_as_the_one_it_comes_from() -> None:
+    """6,144 + 32,768 + 18,432 + 1,490,944, and 64 for the critic's head: convolutions of 59x63, 28x30 and 26x28."""
+    shape, numbers = (3, 240, 256), PRESETS["ppo", "tetris"]
+
+    def without_biases(network: nn.Module) -> int:
+        return sum(weight.numel() for name, weight in network.named_parameters() if not name.endswith("bias"))
+
+    critic = Network(shape, 1, numbers["hidden"], filters=numbers["filters"])
+    policy = Network(shape, 6, numbers["hidden"], filters=numbers["filters"])
+    assert without_biases(critic) == 1_548_352
+    assert without_biases(policy) == 1_548_352 - 64 + 6 * 64
+    picture = torch.zeros(2, *shape, dtype=torch.uint8)
+    assert [tuple(layer.shape[1:]) for layer in _outputs(policy, picture)] == [(32, 59, 63), (64, 28, 30), (32, 26, 28)]
+
+
+def _outputs(network: Network, picture: torch.Tensor) -> list[torch.Tensor]:
+    assert isinstance(network.torso, ImageTorso)
+    found, out = [], picture.float() / 255
+    for layer in network.torso.convolutions:
+        out = layer(out)
+        if isinstance(layer, nn.Conv2d):
+            found.append(out)
+    return found
 
 
 def test_bytes_are_scaled_to_one() -> None:

@@ -15,6 +15,7 @@ from passel.maths.policy_gradient import gae, log_softmax, value_loss_and_slope
 from passel.nets.flat import Flat
 from passel.nets.network import AutogradLoss, Network
 from passel.nets.perceptron import RecordedLoss
+from passel.nets.torsos import FILTERS
 from passel.types import Array, EnvSpec, Floats, Grid, Ints, Judgement, Minibatch
 
 JUDGED_AT_ONCE = 1 << 22  # numbers of observations
@@ -25,6 +26,7 @@ class ActorCriticConfig:
     """The numbers of every actor-critic."""
 
     hidden: tuple[int, ...] = option((64, 64), "Widths of the hidden layers, of either network.")
+    filters: tuple[int, ...] = option(FILTERS, "Filters of the three convolutions, for images.")
     scale_obs: bool = option(False, "Bring observations from between their bounds to [-1, 1], where these are known.")
     lr: float = option(7e-4, "Learning rate.")
     lr_end: float | None = option(None, "Learning rate in the end, reached in a straight line; none: constant.")
@@ -53,8 +55,8 @@ class ActorCritic(Algorithm):
     def __init__(self, config: Any, spec: EnvSpec, tensors: Tensors) -> None:
         self._config = config
         bounds = spec.bounds if config.scale_obs else None
-        self._policy = Network(spec.obs_shape, spec.n_actions, config.hidden, bounds)
-        self._critic = Network(spec.obs_shape, 1, config.hidden, bounds)
+        self._policy = Network(spec.obs_shape, spec.n_actions, config.hidden, bounds, config.filters)
+        self._critic = Network(spec.obs_shape, 1, config.hidden, bounds, config.filters)
         self._policy.start_orthogonal(0.01)
         self._critic.start_orthogonal(1.0)
         self.flats = {"policy": Flat(self._policy), "value": Flat(self._critic)}

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, Literal
 
 from torch import Tensor
 
 from passel.arena import Spec
-from passel.envs import envpool_backend, gymnasium_backend, remote
+from passel.envs import envpool_backend, gymnasium_backend, packaged, remote
 from passel.envs.base import Envs
 from passel.envs.build import Factory
 from passel.envs.level_sets import level_set
@@ -30,7 +31,7 @@ def make_envs(
     tensors: Mapping[str, Tensor] | None = None,
 ) -> Envs:
     """N copies of `env`: an id (`Name-v0`, `package:Name-v0`), a function that returns a gymnasium.Env, or the address
-    of a server (`tcp://127.0.0.1:5555`).
+    of a server (`tcp://127.0.0.1:5555`), or the name of an installed one (`tetris`).
 
     `env_args` are passed to whatever makes the environment; for a server they are `key` and `reconnect`. `threads` is
     how many the back-end may use; a loop over Gymnasium environments uses one. `tensors`, shaped as `specs` says, keep
@@ -57,7 +58,8 @@ def describe(env: str | Factory, backend: Backend = "auto", env_args: Mapping[st
     if kind == "gymnasium":
         return gymnasium_backend.describe(env, env_args)
     if kind == "remote":
-        return remote.describe(_place(env), (env_args or {}).get("key", ""))
+        spec = remote.describe(_place(env), (env_args or {}).get("key", ""))
+        return replace(spec, max_copies=packaged.EVALUATION_COPIES) if packaged.is_name(env) else spec
     return envpool_backend.describe(env, env_args)
 
 
@@ -70,7 +72,7 @@ def specs(spec: EnvSpec, n: int) -> dict[str, Spec]:
 
 def is_served(env: object) -> bool:
     """Whether the environment runs in an interpreter of its own, behind a socket."""
-    return remote.is_address(env)
+    return remote.is_address(env) or packaged.is_name(env)
 
 
 def choose(env: str | Factory, backend: Backend, env_args: Mapping[str, Any] | None = None) -> Kind:
@@ -86,4 +88,4 @@ def choose(env: str | Factory, backend: Backend, env_args: Mapping[str, Any] | N
 
 
 def _place(env: str | Factory) -> remote.Place:
-    return remote.Address(str(env))
+    return packaged.OwnServer(str(env)) if packaged.is_name(env) else remote.Address(str(env))

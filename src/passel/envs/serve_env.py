@@ -135,7 +135,9 @@ class Game:
         if self._takes_seed:
             said = self.env.reset(seed=seed)
         else:
-            self.env.seed(seed)
+            plant = getattr(self.env, "seed", None)
+            if plant is not None:
+                plant(seed)
             said = self.env.reset()
         return said[0] if isinstance(said, tuple) else said
 
@@ -743,7 +745,6 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     said = parser().parse_args(argv)
     if said.owned:
         end_with_input(said.owned)
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # a Ctrl-C is its owner's to handle
     signal.signal(signal.SIGTERM, _end)
     try:
         run(said, lambda text: print("passel: " + text, flush=True))

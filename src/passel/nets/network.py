@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from passel.maths.shapes import Array, Floats
 from passel.nets.perceptron import Perceptron, RecordedLoss, Tape
-from passel.nets.torsos import Bounds, VectorTorso, torso_for
+from passel.nets.torsos import FILTERS, Bounds, VectorTorso, torso_for
 
 #: Numbers of observations. What a convolution leaves for its way back is some twenty times their bytes, in each network
 #: at the same time; a larger batch is seen twice, which costs a third more time, and then its gradients are added up.
@@ -28,10 +28,15 @@ class Network(nn.Module):
     """
 
     def __init__(
-        self, obs_shape: Sequence[int], outputs: int, hidden: Sequence[int], bounds: Bounds | None = None
+        self,
+        obs_shape: Sequence[int],
+        outputs: int,
+        hidden: Sequence[int],
+        bounds: Bounds | None = None,
+        filters: Sequence[int] = FILTERS,
     ) -> None:
         super().__init__()
-        self.torso = torso_for(obs_shape, bounds)
+        self.torso = torso_for(obs_shape, bounds, filters)
         self.perceptron = Perceptron(self.torso.features, [*hidden, outputs], open_end=True)
         #: Past autograd, for vectors; in a tuple, past Module.__getattr__.
         self._short_cut = (self.torso, self.perceptron) if isinstance(self.torso, VectorTorso) else None

@@ -13,6 +13,9 @@ from passel.maths.shapes import Array, Floats
 
 Bounds = tuple[tuple[float, ...], tuple[float, ...]]
 
+#: How many filters each of the three convolutions has (Mnih et al. 2015).
+FILTERS = (32, 64, 64)
+
 
 class VectorTorso(nn.Module):
     """Flattens an observation of any shape; with `bounds`, brings each number from between its bounds to [-1, 1]."""
@@ -42,16 +45,16 @@ class VectorTorso(nn.Module):
 class ImageTorso(nn.Module):
     """The three convolutions of DQN (Mnih et al. 2015). Bytes are scaled to [0, 1] here."""
 
-    def __init__(self, obs_shape: Sequence[int]) -> None:
+    def __init__(self, obs_shape: Sequence[int], filters: Sequence[int] = FILTERS) -> None:
         super().__init__()
         self.channels_last = is_channels_last(obs_shape)
         channels, height, width = (obs_shape[2], *obs_shape[:2]) if self.channels_last else obs_shape
         self.convolutions = nn.Sequential(
-            nn.Conv2d(channels, 32, 8, 4),
+            nn.Conv2d(channels, filters[0], 8, 4),
             nn.ReLU(inplace=True),
-            nn.Conv2d(32, 64, 4, 2),
+            nn.Conv2d(filters[0], filters[1], 4, 2),
             nn.ReLU(inplace=True),
-            nn.Conv2d(64, 64, 3, 1),
+            nn.Conv2d(filters[1], filters[2], 3, 1),
             nn.ReLU(inplace=True),
             nn.Flatten(),
         )
@@ -76,6 +79,8 @@ def is_channels_last(obs_shape: Sequence[int]) -> bool:
     return obs_shape[-1] <= 4 < obs_shape[0]
 
 
-def torso_for(obs_shape: Sequence[int], bounds: Bounds | None = None) -> VectorTorso | ImageTorso:
+def torso_for(
+    obs_shape: Sequence[int], bounds: Bounds | None = None, filters: Sequence[int] = FILTERS
+) -> VectorTorso | ImageTorso:
     """Convolutions for an image, nothing but a new shape and scale for everything else."""
-    return ImageTorso(obs_shape) if is_image(obs_shape) else VectorTorso(obs_shape, bounds)
+    return ImageTorso(obs_shape, filters) if is_image(obs_shape) else VectorTorso(obs_shape, bounds)

@@ -48,6 +48,8 @@ class Board:
             "servers": Spec((servers,), torch.int64, keep=False),
             "command": Spec((1,), torch.int64, keep=False),
             "state": Spec((workers,), torch.int64, keep=False),
+            "asked": Spec((1,), torch.int64, keep=False),
+            "rested": Spec((workers,), torch.int64, keep=False),
             "counters": Spec((workers, len(COLUMNS) + SCALARS), torch.float64),
             "episodes": Spec((workers, EPISODES, 2), torch.float64, keep=False),
         }
@@ -55,6 +57,8 @@ class Board:
     def __init__(self, tensors: Tensors) -> None:
         self._command = cells(tensors["command"].numpy())
         self.states = tensors["state"].numpy()
+        self._asked = cells(tensors["asked"].numpy())
+        self.rested = tensors["rested"].numpy()
         self.servers = tensors["servers"].numpy()
         self.counters = tensors["counters"].numpy()
         self._episodes = tensors["episodes"].numpy()
@@ -68,6 +72,17 @@ class Board:
     @command.setter
     def command(self, command: Command) -> None:
         self._command[0] = command
+
+    @property
+    def asked(self) -> int:
+        """How often everybody was asked to rest. Whoever has come to rest writes this number into its cell of `rested`:
+        a state alone would not tell a worker that rests from one that has not noticed yet that it should work.
+        """
+        return int(self._asked[0])
+
+    def ask_for_rest(self) -> None:
+        self._asked[0] += 1
+        self.command = Command.WAIT
 
     @property
     def running(self) -> bool:

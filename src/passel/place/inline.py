@@ -64,7 +64,8 @@ class Inline(Placement):
         ]
         for rank, half in enumerate(links.halves):
             half.resident.append(self.plan.build_half(self.arena, links, rank))
-        self._workers = [self.plan.build_worker(self.arena, links, rank) for rank in range(self.plan.workers)]
+        for rank in range(self.plan.workers):
+            self._workers.append(self.plan.build_worker(self.arena, links, rank))
         self.board.states[:] = State.READY
 
     def advance(self, seconds: float) -> None:

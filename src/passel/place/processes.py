@@ -24,6 +24,7 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any, cast
 
+import numpy as np
 from gymnasium.vector.utils import CloudpickleWrapper
 
 from passel.arena import Arena
@@ -33,7 +34,7 @@ from passel.place.budget import at_most, tiny_is_zero
 from passel.place.forkserver import context, main_hidden, warm_up
 from passel.place.plan import Links, Plan
 from passel.sync.base import Semaphore
-from passel.types import PasselError
+from passel.types import Bools, PasselError
 
 START_PATIENCE = 120.0  # seconds; building environments may be slow
 PAUSE_PATIENCE = 120.0  # seconds; one step of a slow environment
@@ -82,7 +83,7 @@ class Processes(Placement):
         for rank in range(self.plan.workers):
             self._spawn(f"worker {rank}", work, plan, self.arena, links, rank)
         # Everybody has taken hold of the locks and bells when this returns; only then may their names go.
-        self._wait_for_states(State.READY, START_PATIENCE, "start")
+        self._wait_until(lambda: self.board.states == State.READY, START_PATIENCE, "start")
 
     def _spawn(self, name: str, target: Callable[..., None], *args: Any) -> None:
         receive, send = context().Pipe(duplex=False)
@@ -111,15 +112,16 @@ class Processes(Placement):
             raise WorkerDiedError(child.name, _describe_exit(child.process.exitcode))
 
     def pause(self) -> None:
-        self.board.command = Command.WAIT
-        self._wait_for_states(State.PARKED, PAUSE_PATIENCE, "come to rest")
+        self.board.ask_for_rest()
+        self._wait_until(lambda: self.board.rested == self.board.asked, PAUSE_PATIENCE, "come to rest")
 
-    def _wait_for_states(self, state: State, patience: float, what: str) -> None:
+    def _wait_until(self, done: Callable[[], Bools], patience: float, what: str) -> None:
+        """Until every worker has done it, and every server is there."""
         deadline = time.monotonic() + patience
-        while not ((self.board.states == state).all() and (self.board.servers == State.READY).all()):
+        while not (done().all() and (self.board.servers == State.READY).all()):
             self.advance(0.002)
             if time.monotonic() > deadline:
-                late = [f"worker {rank}" for rank, s in enumerate(self.board.states) if s != state]
+                late = [f"worker {rank}" for rank in np.flatnonzero(~done())]
                 states = zip(self.plan.server_names, self.board.servers, strict=True)
                 late += [name for name, s in states if s != State.READY]
                 raise WorkerDiedError(", ".join(late), f"did not {what} within {patience:.0f} s")
@@ -199,8 +201,10 @@ def work(plan: Plan, arena: Arena, links: Links, rank: int) -> None:
     board.states[rank] = State.READY
     while board.command != Command.STOP:
         if worker.resting:
-            if board.states[rank] == State.RUNNING:
+            asked = board.asked
+            if board.rested[rank] != asked or board.states[rank] == State.RUNNING:
                 worker.park()
+                board.rested[rank] = asked
             time.sleep(0.001)
             worker.idle()
         else:

@@ -50,7 +50,11 @@ class Worker:
         self._envs, self._algo, self._experience, self._streams = envs, algo, experience, streams
         self._clock, self._limit, self._lr, self._joint_pushes = clock, limit, lr, joint_pushes
         self._counters = board.counters[rank]
-        obs = envs.restore() if resumed else envs.reset()
+        try:
+            obs = envs.restore() if resumed else envs.reset()
+        except BaseException:
+            envs.close()  # they may hold a process
+            raise
         self._actor = Actor(
             envs, obs, algo, experience, streams[0].rng, clock, lambda episodes: board.finished(rank, episodes)
         )

@@ -14,6 +14,7 @@ from passel.algos import ALGORITHMS
 from passel.config import RunConfig, resolve
 from passel.envs.levels import is_level_set
 from passel.envs.make import is_served
+from passel.envs.remote import is_address
 from passel.place.budget import usable_cores
 from passel.place.plan import check
 from passel.recipes.presets import DEFAULT_STEPS, preset
@@ -59,13 +60,12 @@ def _refuse_without_effect(said: Mapping[str, Any], config: RunConfig, numbers: 
             if merged[other] != needed:
                 needs = f"{flag(other)} {needed}" if not isinstance(needed, bool) else flag(other)
                 raise PasselError(f"{flag(field.name)} has no effect without {needs}. Add {needs}, or leave it out.")
-    if not is_served(config.env):
-        for name in ("env_key", "reconnect"):
-            if said.get(name):
-                raise PasselError(
-                    f"{flag(name)} has no effect on {config.env}, which no server serves. Use --env tcp://HOST:PORT, "
-                    "or leave it out."
-                )
+    for name, used in (("env_key", is_address(config.env)), ("reconnect", is_served(config.env))):
+        if said.get(name) and not used:
+            raise PasselError(
+                f"{flag(name)} has no effect on {config.env}, which is at no server's address. "
+                "Use --env tcp://HOST:PORT, or leave it out."
+            )
     if config.sync == "solo" and config.sync_every > 1:
         raise PasselError("--sync-every has no effect under --sync solo, which shares nothing. Leave it out.")
     default_eps = type(numbers).optimizer_eps

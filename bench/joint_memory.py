@@ -5,8 +5,8 @@
 
 Two promises: at no time more than 1.25 times the bytes of the frames of everybody's rollouts plus 350 MB for each
 process, and no more than 1 MB a minute of growth over the last half. Each shared page is counted once. Processes are
-the watcher and the workers; the forkserver and the resource tracker that come with them are part of the tree but bring
-no allowance. The exit code is 1 if a promise is broken.
+the watcher, the forkserver and the workers; Python's resource tracker is part of the tree but brings no allowance.
+The exit code is 1 if a promise is broken.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def main() -> None:
     options.add_argument("--workers", type=int, default=2)
     options.add_argument("--envs", type=int, default=2, help="--envs of the run (default 2).")
     options.add_argument("--horizon", type=int, default=256, help="Steps of a rollout (default 256).")
-    options.add_argument("--minibatches", type=int, default=16)
+    options.add_argument("--minibatches", type=int, default=32)
     said = options.parse_args()
     card = machine()
     settings = {
@@ -97,7 +97,8 @@ def main() -> None:
         words = [said.python, "-m", "passel", "train", "--quiet", "--out", str(out), *flags(settings)]
         samples, told = watch(words, out, said.minutes)
     frames = frames_mb(told, said.horizon)
-    limit = SLACK * frames + PER_PROCESS * (1 + said.workers)
+    processes = 2 + said.workers
+    limit = SLACK * frames + PER_PROCESS * processes
     most, growth = max(mb for _, mb in samples), slope(samples)
     rows = [
         ["frames of all rollouts, each once", f"{number(frames)} MB", "–"],
@@ -108,9 +109,7 @@ def main() -> None:
     sections = [
         f"{said.env}: {levels['train']} levels, {sum(levels['rows'])} rows in {said.workers} workers, horizon "
         f"{said.horizon}, {said.minutes:g} minutes after the first update, {number(speed)} steps/s.",
-        table(
-            ["", "measured", f"allowed ({SLACK} × frames + {PER_PROCESS:g} MB × {1 + said.workers} processes)"], rows
-        ),
+        table(["", "measured", f"allowed ({SLACK} × frames + {PER_PROCESS:g} MB × {processes} processes)"], rows),
         "Every tenth sample, in MB: " + ", ".join(number(mb) for _, mb in samples[::10]) + ".",
     ]
     data = {"settings": settings, "frames_mb": frames, "limit_mb": limit, "most_mb": most, "mb_a_minute": growth}

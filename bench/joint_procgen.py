@@ -64,6 +64,7 @@ def main() -> None:
     options.add_argument("--steps", type=float, default=150_000, help="Steps of the joint run (default 150000).")
     options.add_argument("--transfer-steps", type=float, default=30_000, help="Steps on one level (default 30000).")
     options.add_argument("--levels", nargs="+", default=["1000000"], help="Held-out levels to learn.")
+    options.add_argument("--envs", type=int, default=4, help="Rows of each worker on one level (default 4).")
     options.add_argument("--seeds", type=int, default=1, help="Seeds of the comparison (default 1).")
     options.add_argument("--episodes", type=int, default=2, help="Episodes of each level (default 2).")
     said = options.parse_args()
@@ -84,7 +85,7 @@ def main() -> None:
         found = []
         for level in said.levels:
             progress.begin(f"level {level}, fine-tuned and from scratch")
-            words = ["--level", level, "--steps", int(said.transfer_steps), "--seeds", said.seeds]
+            words = ["--level", level, "--steps", int(said.transfer_steps), "--seeds", said.seeds, "--envs", said.envs]
             commands.append(passel(said, "transfer", run, *words))
             found.append(read(run / f"transfer-{level}" / "transfer.json"))
             progress.end("done")

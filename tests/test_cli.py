@@ -35,7 +35,7 @@ def told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureF
     """`passel ...` in this process and an empty folder: its code, and what it printed."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "120")
-    monkeypatch.setattr("passel.place.forkserver.warm_up", lambda: pytest.fail("nothing here needs processes"))
+    monkeypatch.setattr("passel.place.forkserver.warm_up", lambda env: pytest.fail("nothing here needs processes"))
 
     def run(*arguments: str) -> Said:
         try:

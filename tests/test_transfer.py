@@ -104,6 +104,7 @@ def test_the_comparison_is_one_command(joint: Path, tmp_path: Path) -> None:
 def test_the_command_shows_both_ways(joint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "out"
     words = ["transfer", str(joint), "--level", "held_out 1", "--steps", "64", "--workers", "1", "--out", str(out)]
+    words += ["--envs", "2"]
     assert main(words) == 0
     said = capsys.readouterr().out
     assert "level held_out 1, 64 steps each" in said

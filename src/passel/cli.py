@@ -46,7 +46,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if _needs_workers(arguments):
             from passel.place.forkserver import warm_up
 
-            warm_up()
+            warm_up(_env_said(arguments))
         if arguments[:1] == ["serve-env"]:
             _serve_env(arguments[1:])
         return _dispatch(arguments, began)
@@ -67,6 +67,11 @@ def _needs_workers(arguments: list[str]) -> bool:
         return all(tomllib.loads(file.read_text()).get("place") != "inline" for file in files)
     except (OSError, ValueError):
         return False  # there is an error to come that needs no workers
+
+
+def _env_said(arguments: list[str]) -> str:
+    """What stands after --env, if anything does: some environments have more for the workers to share."""
+    return next((after for flag, after in pairwise(arguments) if flag == "--env"), "")
 
 
 def _dispatch(arguments: list[str], began: float) -> int:
@@ -160,6 +165,7 @@ def _parser(arguments: Sequence[str]) -> _Parser:
     transfer.add_argument("--steps", type=_whole, default=100_000, help="Steps of either way (default 100000).")
     transfer.add_argument("--seeds", type=_whole, default=1, help="How often to repeat both (default 1).")
     transfer.add_argument("--workers", type=_whole, default=0, help="Workers; default: one for each usable core.")
+    transfer.add_argument("--envs", type=_whole, default=0, help="Environments of each worker; default: as preset.")
     transfer.add_argument(
         "--out", type=Path, help="Folder for the runs and the result; default: transfer-LEVEL in the run."
     )
@@ -388,9 +394,9 @@ def _transfer(said: argparse.Namespace, began: float) -> int:
     from passel.view.levels import print_transfer
     from passel.view.plot import plot_run
 
-    result = transfer(
-        said.run, said.level, steps=said.steps, seeds=said.seeds, workers=said.workers, out=said.out, tell=print
-    )
+    settings = {"envs": said.envs} if said.envs else {}
+    shape: dict[str, Any] = {"steps": said.steps, "seeds": said.seeds, "workers": said.workers, "settings": settings}
+    result = transfer(said.run, said.level, out=said.out, tell=print, **shape)
     print_transfer(result.content, Console())
     print(plot_run(result.runs, result.path / "transfer.png"))
     return 0

@@ -190,6 +190,7 @@ class TestApart:
         env = Apart("passel.testing.envs:Identity", {"steps": 5})
         obs, _ = env.reset(seed=1)
         assert obs.shape == (4,)
+        assert os.getpgid(env._process.pid) != os.getpgid(0), "a Ctrl-C in our terminal does not reach it"
         os.kill(env._process.pid, signal.SIGKILL)
         env._process.wait()
         with pytest.raises(RuntimeError, match="ended with exit code -9"):

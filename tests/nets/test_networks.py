@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from itertools import pairwise
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 
+from passel.nets import network
+from passel.nets.flat import Flat
 from passel.nets.network import Network
 from passel.nets.q_network import QNetwork
 from passel.nets.torsos import ImageTorso, VectorTorso, is_channels_last, is_image, torso_for
@@ -122,3 +125,27 @@ def test_dueling_heads_move_the_mean_and_the_differences_apart() -> None:
         last.bias[0] += 2
         last.bias[1:] += 3
     torch.testing.assert_close(network(x), before + 2)
+
+
+@pytest.mark.parametrize("dueling", [False, True])
+def test_a_batch_that_is_too_large_to_keep_has_the_same_gradient_part_by_part(
+    monkeypatch: pytest.MonkeyPatch, dueling: bool
+) -> None:
+    torch.manual_seed(0)
+    net = QNetwork((4, 36, 36), 3, [8], dueling=dueling)
+    flat = Flat(net)
+    rng = np.random.default_rng(0)
+    obs = rng.integers(0, 256, (10, 4, 36, 36), dtype=np.uint8)
+    slope = rng.standard_normal((10, 3)).astype(np.float32)
+    found = []
+    for at_once in (1 << 22, 4 * 4 * 36 * 36):
+        monkeypatch.setattr(network, "DIFFERENTIATED_AT_ONCE", at_once)
+        output, tape = net.record(obs)
+        loss = net.loss(1.5, tape, slope)
+        assert loss.item() == 1.5
+        flat.backward(loss)
+        found.append((torch.from_numpy(output), flat.grads.clone()))
+    assert isinstance(tape, np.ndarray), "the second was kept as images"
+    assert [part.stop - part.start for part in network.spans(obs)] == [4, 4, 4]
+    torch.testing.assert_close(found[0], found[1], rtol=1e-4, atol=1e-5)
+    assert found[0][1].abs().max() > 0.1

@@ -39,6 +39,7 @@ class Apart(gym.Env[Array, Any]):
             [sys.executable, "-m", "passel.envs.apart", maker, json.dumps(dict(arguments))],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
+            process_group=0,  # a Ctrl-C is for the watcher: an emulator that heard it would leave too soon
             env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "OPENBLAS_NUM_THREADS": "1"},
         )
         try:

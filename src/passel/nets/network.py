@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from passel.maths.shapes import Array, Floats
 from passel.nets.perceptron import Perceptron, RecordedLoss, Tape
 from passel.nets.torsos import FILTERS, Bounds, VectorTorso, torso_for
+
+#: Numbers of observations. What a convolution leaves for its way back is some twenty times their bytes, in each network
+#: at the same time; a larger batch is seen twice, which costs a third more time, and then its gradients are added up.
+DIFFERENTIATED_AT_ONCE = 1 << 22
 
 
 class Network(nn.Module):
@@ -47,18 +52,24 @@ class Network(nn.Module):
         with torch.no_grad():
             return self.record(obs)[0]
 
-    def record(self, obs: Array) -> tuple[Floats, Tape | Tensor]:
-        """The output, and what `loss` needs to find its gradient."""
+    def record(self, obs: Array) -> tuple[Floats, Tape | Tensor | Array]:
+        """The output, and what `loss` needs to find its gradient: of many images, the images themselves."""
         if self._short_cut:
             torso, perceptron = self._short_cut
             return perceptron.record(torso.of_arrays(obs))
+        if torch.is_grad_enabled() and obs.size > DIFFERENTIATED_AT_ONCE:
+            with torch.no_grad():
+                parts = [Network.forward(self, torch.from_numpy(obs[part])) for part in spans(obs)]
+            return torch.cat(parts).numpy(), obs
         output: Tensor = Network.forward(self, torch.from_numpy(obs))
         return output.detach().numpy(), output
 
-    def loss(self, value: float, tape: Tape | Tensor, output_grad: Floats) -> RecordedLoss | AutogradLoss:
+    def loss(self, value: float, tape: Tape | Tensor | Array, output_grad: Floats) -> RecordedLoss | AutogradLoss:
         """The loss `value`, whose gradient at the outputs is `output_grad` [B, K]."""
         if isinstance(tape, Tensor):
             return AutogradLoss(value, tape, output_grad)
+        if isinstance(tape, np.ndarray):
+            return PiecewiseLoss(value, self, tape, output_grad)
         assert self._short_cut
         return RecordedLoss(value, self._short_cut[1], tape, output_grad)
 
@@ -72,6 +83,12 @@ class Network(nn.Module):
                 nn.init.zeros_(layer.bias)
 
 
+def spans(obs: Array) -> list[slice]:
+    """Parts of a batch that are small enough to be differentiated at once."""
+    stride = max(1, DIFFERENTIATED_AT_ONCE // max(1, obs[0].size))
+    return [slice(start, start + stride) for start in range(0, len(obs), stride)]
+
+
 class AutogradLoss:
     """A loss whose gradient at the network's output is known in closed form, and from there on by autograd."""
 
@@ -83,3 +100,15 @@ class AutogradLoss:
 
     def backward(self) -> None:
         self._output.backward(torch.from_numpy(self._output_grad))  # type: ignore[no-untyped-call]
+
+
+class PiecewiseLoss(AutogradLoss):
+    """The same for a batch whose way through the network is too large to keep: it is gone again, part by part."""
+
+    def __init__(self, value: float, network: Network, obs: Array, output_grad: Floats) -> None:
+        self._value, self._network, self._obs, self._output_grad = value, network, obs, output_grad
+
+    def backward(self) -> None:
+        for part in spans(self._obs):
+            output = Network.forward(self._network, torch.from_numpy(self._obs[part]))
+            output.backward(torch.from_numpy(self._output_grad[part]))  # type: ignore[no-untyped-call]

@@ -35,13 +35,13 @@ class QNetwork(Network):
         output = super().forward(obs)
         return dueling(output[:, :1], output[:, 1:]) if self.dueling else output
 
-    def record(self, obs: Array) -> tuple[Floats, Tape | Tensor]:
+    def record(self, obs: Array) -> tuple[Floats, Tape | Tensor | Array]:
         output, tape = super().record(obs)
         if self.dueling:
             output = dueling(output[:, :1], output[:, 1:])
         return output, tape
 
-    def loss(self, value: float, tape: Tape | Tensor, output_grad: Floats) -> RecordedLoss | AutogradLoss:
+    def loss(self, value: float, tape: Tape | Tensor | Array, output_grad: Floats) -> RecordedLoss | AutogradLoss:
         if self.dueling:
             # Q_a = V + A_a - mean A, so dV = sum_a dQ_a and dA_a = dQ_a - mean_a' dQ_a'.
             total = output_grad.sum(axis=1, keepdims=True)

@@ -22,13 +22,14 @@ def context() -> ForkServerContext:
     return multiprocessing.get_context("forkserver")
 
 
-def warm_up() -> None:
-    """Start the forkserver now, if it is not running yet."""
+def warm_up(env: str = "") -> None:
+    """Start the forkserver now, if it is not running yet; for some environments it has more to bring along."""
     from multiprocessing import resource_tracker
     from multiprocessing.forkserver import ensure_running
 
     fast = ["passel.envs.envpool_preload"] if importlib.util.find_spec("envpool") else []
-    context().set_forkserver_preload([*PRELOAD, *fast])
+    shared = ["passel.envs.procgen_preload"] if fast and env.startswith("levels:procgen:") else []
+    context().set_forkserver_preload([*PRELOAD, *fast, *shared])
     # A Ctrl-C in the first seconds reaches the forkserver in the middle of its imports, before it has learnt to ignore
     # it; held back here, it is held back there too, and our own is delivered right after. The resource tracker comes
     # first, because starting it lets SIGINT through again.

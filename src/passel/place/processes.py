@@ -72,7 +72,7 @@ class Processes(Placement):
     """A process a worker, a process a server. Runs in: the process that the user started."""
 
     def start(self) -> None:
-        warm_up()
+        warm_up(self.plan.env if isinstance(self.plan.env, str) else "")
         self._children: list[Child] = []
         self._folder = tempfile.TemporaryDirectory(prefix="passel-")
         links = self.plan.links(ProcessKit(self._folder.name))

@@ -105,7 +105,7 @@ LEVELS: dict[str, dict[str, Any]] = {
 }
 #: What PPO adds to that. Parts of a rollout are small enough that their images, as floats, need little memory.
 LEVELS_PPO: dict[str, dict[str, Any]] = {
-    "levels:procgen:": {"gamma": 0.999, "lr": 5e-4, "horizon": 128, "epochs": 3, "minibatches": 8},
+    "levels:procgen:": {"gamma": 0.999, "lr": 5e-4, "horizon": 128, "epochs": 3, "minibatches": 16},
     # Rewards add up to 9000 for a whole level of Sonic.
     "levels:sonic": {"lr": 2e-4, "horizon": 512, "minibatches": 32, "reward_scale": 0.01, "entropy": 0.001},
     "levels:airstriker": {"lr": 2e-4, "horizon": 512, "minibatches": 4, "reward_scale": 0.01},

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import io
+import shutil
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -78,16 +80,44 @@ def test_each_file_that_is_there_is_explained_and_no_other(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("width", [60, 80, 120])
-def test_commands_can_be_copied_whole_from_any_width(width: int, tmp_path: Path) -> None:
+def test_commands_can_be_copied_whole_from_any_width(
+    width: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shutil, "which", lambda name: f"/usr/bin/{name}")
     folder = tmp_path / ("a run with a long name " * 4).strip()
     (folder / "tb").mkdir(parents=True)
     lines = [line.strip() for line in rendered(SUMMARY, folder, width).splitlines()]
-    for command in ("resume", "eval", "plot", "video"):
+    assert f"passel resume '{folder}' --no-until-solved" in lines
+    for command in ("eval", "plot", "video"):
         assert f"passel {command} '{folder}'" in lines
     assert f"tensorboard --logdir '{folder / 'tb'}'" in lines
 
 
-def test_a_short_folder_keeps_to_the_width() -> None:
+@pytest.mark.parametrize(
+    ("status", "more"),
+    [("solved", " --no-until-solved"), ("finished", " --steps 296000"), ("stopped", ""), ("failed", "")],
+)
+def test_the_command_to_go_on_is_one_that_goes_on(status: str, more: str, tmp_path: Path) -> None:
+    text = rendered({**SUMMARY, "status": status, "steps": 148_000}, tmp_path, width=300)
+    assert f"passel resume {tmp_path}{more}  " in text
+
+
+def test_where_the_shell_does_not_know_passel_its_place_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = tmp_path / ".venv" / "bin"
+    here.mkdir(parents=True)
+    (here / "passel").touch()
+    monkeypatch.setattr(sys, "executable", str(here / "python"))
+    monkeypatch.setattr(shutil, "which", lambda name: None)
+    monkeypatch.chdir(tmp_path)
+    assert ".venv/bin/passel eval runs/a" in rendered(SUMMARY, Path("runs/a"))
+    monkeypatch.chdir(here)
+    assert f"{here}/passel eval runs/a" in rendered(SUMMARY, Path("runs/a"), width=300)
+
+
+def test_a_short_folder_keeps_to_the_width(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shutil, "which", lambda name: f"/usr/bin/{name}")
     assert max(len(line) for line in rendered(SUMMARY, Path("runs/a")).splitlines()) <= 80
 
 

@@ -15,8 +15,6 @@ from torch import Tensor, nn
 
 from passel.arena import Spec, cells
 
-LINE = 16  # float32 numbers in a cache line of 64 bytes: where a vector may be cut without changing how kernels round
-
 
 @dataclass(frozen=True)
 class OptimiserSettings:
@@ -56,19 +54,17 @@ class _FusedAdam(VectorOptimiser):
     costs ten times the kernel (97 against 10 µs for 5,000 weights). Equal to it to the bit: see tests/sync.
     """
 
-    def __init__(self, settings: OptimiserSettings, values: Tensor, tensors: Mapping[str, Tensor], first: int) -> None:
-        self._eps, self._first = settings.eps, first
+    def __init__(self, settings: OptimiserSettings, values: Tensor, tensors: Mapping[str, Tensor]) -> None:
+        self._eps = settings.eps
         self._count = cells(tensors["step"].numpy().reshape(1))
-        vectors = (values, tensors["exp_avg"], tensors["exp_avg_sq"])
-        self._lists = [_from(first, vector) for vector in vectors]
-        self._lists += [[], [tensors["step"]] * len(self._lists[0])]
+        self._lists = [[values], [tensors["exp_avg"]], [tensors["exp_avg_sq"]], [], [tensors["step"]]]
 
     def step(self, lr: float, grads: Tensor) -> None:
         values, *state = self._lists
         self._count[0] += 1
         torch._fused_adam_(
             values,
-            _from(self._first, grads),
+            [grads],
             *state,
             amsgrad=False,
             lr=lr,
@@ -83,15 +79,14 @@ class _FusedAdam(VectorOptimiser):
 class _FusedSGD(VectorOptimiser):
     """torch.optim.SGD's fused kernel, called directly for the same reason."""
 
-    def __init__(self, settings: OptimiserSettings, values: Tensor, tensors: Mapping[str, Tensor], first: int) -> None:
-        self._momentum, self._first = settings.momentum, first
-        self._values = _from(first, values)
-        self._buffers = [part for tensor in tensors.values() for part in _from(first, tensor)]
+    def __init__(self, settings: OptimiserSettings, values: Tensor, tensors: Mapping[str, Tensor]) -> None:
+        self._momentum = settings.momentum
+        self._values, self._buffers = [values], list(tensors.values())
 
     def step(self, lr: float, grads: Tensor) -> None:
         torch._fused_sgd_(
             self._values,
-            _from(self._first, grads),
+            [grads],
             self._buffers,
             weight_decay=0.0,
             momentum=self._momentum,
@@ -106,7 +101,7 @@ class _FusedSGD(VectorOptimiser):
 class _RMSprop(VectorOptimiser):
     """torch.optim.RMSprop, which has no fused kernel, given its state before the first step."""
 
-    def __init__(self, settings: OptimiserSettings, values: Tensor, tensors: Mapping[str, Tensor], first: int) -> None:
+    def __init__(self, settings: OptimiserSettings, values: Tensor, tensors: Mapping[str, Tensor]) -> None:
         self._weight = nn.Parameter(values)
         self._optimiser = torch.optim.RMSprop(
             [self._weight], lr=settings.lr, alpha=settings.decay, eps=settings.eps, momentum=settings.momentum
@@ -126,18 +121,6 @@ KINDS: dict[str, type[_FusedAdam] | type[_FusedSGD] | type[_RMSprop]] = {
 }
 
 
-def make_optimiser(
-    settings: OptimiserSettings, values: Tensor, tensors: Mapping[str, Tensor], first: int = 0
-) -> VectorOptimiser:
-    """The optimiser that `settings` names, over `values`, continuing from the state in `tensors`.
-
-    A step begins at element `first` and ends there (torch's RMSprop always begins at 0). Learners that step one vector
-    at the same time should begin far apart: else they take every cache line out of each other's hands, fall into step,
-    and stay there; two workers with a 256-256 network then spent up to 18 % of their time in Adam, and 5 to 9 % now.
-    """
-    return KINDS[settings.kind](settings, values, tensors, first)
-
-
-def _from(first: int, vector: Tensor) -> list[Tensor]:
-    """The vector in the order in which it is stepped."""
-    return [vector[first:], vector[:first]] if first else [vector]
+def make_optimiser(settings: OptimiserSettings, values: Tensor, tensors: Mapping[str, Tensor]) -> VectorOptimiser:
+    """The optimiser that `settings` names, over `values`, continuing from the state in `tensors`."""
+    return KINDS[settings.kind](settings, values, tensors)

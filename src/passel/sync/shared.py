@@ -12,7 +12,7 @@ from typing import Any
 from passel.arena import Tensors, cells
 from passel.nets.flat import Flat
 from passel.sync.base import Kit, Scheme, Sync
-from passel.sync.optimiser import LINE, make_optimiser
+from passel.sync.optimiser import make_optimiser
 
 
 class SharedSync(Sync):
@@ -30,8 +30,7 @@ class SharedSync(Sync):
         self._rank = rank
         self._vector = tensors["vector"]
         self._pushes = cells(tensors["pushes"].numpy())
-        first = rank * scheme.size // scheme.workers // LINE * LINE
-        self._optimiser = make_optimiser(scheme.settings.optimiser, self._vector, tensors.below("optimiser"), first)
+        self._optimiser = make_optimiser(scheme.settings.optimiser, self._vector, tensors.below("optimiser"))
         flat.values.copy_(self._vector)
 
     def pull(self) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shlex
+import shutil
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -104,7 +106,7 @@ def render_result(summary: Mapping[str, Any], folder: Path, console: Console) ->
         _line(console, "time", "  ".join(f"{s} {format_share(shares[s])}" for s in stages_in([shares])))
         _line(console, "advice", advice(shares))
     _files(console, folder)
-    _commands(console, folder)
+    _commands(console, folder, summary)
 
 
 def _verdict(summary: Mapping[str, Any]) -> Text:
@@ -159,13 +161,15 @@ def _files(console: Console, folder: Path) -> None:
         _line(console, f"  {shown}", what, label=18)
 
 
-def _commands(console: Console, folder: Path) -> None:
-    run = shlex.quote(str(folder))
+def _commands(console: Console, folder: Path, summary: Mapping[str, Any]) -> None:
+    run, passel = shlex.quote(str(folder)), _program()
+    # What a run that has ended needs to be told to go on.
+    more = {"solved": " --no-until-solved", "finished": f" --steps {2 * int(summary.get('steps', 0))}"}
     commands = {
-        f"passel resume {run}": "go on from the last checkpoint",
-        f"passel eval {run}": "play greedy episodes, and count",
-        f"passel plot {run}": "the learning curve as a picture",
-        f"passel video {run}": "film the best, median and worst episode",
+        f"{passel} resume {run}{more.get(str(summary.get('status')), '')}": "go on from the last checkpoint",
+        f"{passel} eval {run}": "play greedy episodes, and count",
+        f"{passel} plot {run}": "the learning curve as a picture",
+        f"{passel} video {run}": "film the best, median and worst episode",
     }
     if (folder / "tb").exists():
         commands[f"tensorboard --logdir {shlex.quote(str(folder / 'tb'))}"] = "curves and network in a browser"
@@ -177,6 +181,15 @@ def _commands(console: Console, folder: Path) -> None:
         if captioned:
             line.append(f"{' ' * (longest - len(command) + 2)}{what}", style="bright_black")
         console.print(line, soft_wrap=True)
+
+
+def _program() -> str:
+    """What to type for passel: its name where the shell knows it, else where this one lies."""
+    here = Path(sys.executable).parent / "passel"
+    if shutil.which("passel") or not here.exists():
+        return "passel"
+    below = here.is_relative_to(Path.cwd()) and here.parent != Path.cwd()
+    return shlex.quote(str(here.relative_to(Path.cwd()) if below else here))
 
 
 def _line(console: Console, name: str, text: str, label: int = LABEL) -> None:

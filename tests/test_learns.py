@@ -155,7 +155,7 @@ def test_two_processes_learn_cart_pole_together(tmp_path: Path) -> None:
         place="processes",
         backend="gymnasium",
         workers=2,
-        steps=300_000,
+        steps=150_000,
         solved_at=150.0,
         eval_episodes=50,
         envs=8,

@@ -66,8 +66,9 @@ def random_batch(size: int) -> Batch:
 class Passel:
     """One learner under `solo`, without an environment."""
 
-    def __init__(self, batch: Batch, *, double: bool = False) -> None:
+    def __init__(self, batch: Batch, *, double: bool = False, **more: Any) -> None:
         said = {"sync": "solo", "place": "inline", "hidden": [512], "batch": len(batch.action), "double": double}
+        said |= more
         config, numbers = resolve_config({**said, "lr": LR, "max_grad_norm": MAX_NORM, "target_every": 10**9})
         plan = Plan(config, numbers, SPEC.id, SPEC, 1)
         arena = Arena(plan.specs())
@@ -150,6 +151,8 @@ UPDATES: dict[str, Callable[[Batch], Work]] = {
     "compiled": lambda batch: plain(batch, compiled=True, fused=True),
     "compiled, channels last": lambda batch: plain(batch, LAST, compiled=True, fused=True),
     "passel": lambda batch: Passel(batch).update,
+    "passel, C51": lambda batch: Passel(batch, distributional=True).update,
+    "passel, bfloat16": lambda batch: Passel(batch, precision="bfloat16").update,
     "passel, double": lambda batch: Passel(batch, double=True).update,
 }
 TWO = ("eager", "passel")
@@ -178,8 +181,8 @@ def simply(module: nn.Module, obs: Tensor) -> Work:
     return lambda: module(obs).argmax(1).numpy()
 
 
-def ours(obs: Tensor) -> Work:
-    passel, array = Passel(random_batch(SIZE)), obs.numpy()
+def ours(obs: Tensor, **more: Any) -> Work:
+    passel, array = Passel(random_batch(SIZE), **more), obs.numpy()
     return lambda: passel.act(array)
 
 
@@ -189,6 +192,7 @@ FORWARDS: dict[str, Callable[[Tensor], Work]] = {
     "frozen, channels last": frozen,
     "bfloat16, channels last": narrow,
     "passel": ours,
+    "passel, bfloat16": lambda obs: ours(obs, precision="bfloat16"),
 }
 
 

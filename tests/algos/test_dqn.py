@@ -13,7 +13,7 @@ from torch import Tensor
 from passel.algos.dqn import DQN, DQNConfig
 from passel.arena import Tensors
 from passel.testing import oracles
-from passel.types import Batch, EnvSpec
+from passel.types import Batch, EnvSpec, PasselError
 
 SPEC = EnvSpec("test", (3,), np.dtype(np.float32), n_actions=4)
 IMAGES = EnvSpec("images", (1, 36, 36), np.dtype(np.uint8), n_actions=4)
@@ -271,3 +271,9 @@ def test_greedy_means_the_largest_expectation_and_the_module_says_the_same(dueli
 def test_specs_of_distributions_are_the_size_of_the_network(dueling: bool) -> None:
     config = replace(C51, dueling=dueling)
     assert DQN.specs(config, SPEC)["target"].shape == (len(make(config).flats["q"]),)
+
+
+def test_a_precision_that_nothing_is_multiplied_in_is_refused() -> None:
+    with pytest.raises(PasselError, match="--precision bfloat16 has no effect on test"):
+        make(replace(CONFIG, precision="bfloat16"))
+    make(replace(CONFIG, precision="bfloat16"), IMAGES)

@@ -165,3 +165,31 @@ def test_weights_elsewhere_are_left_to_autograd_with_the_same_result(
         flat.backward(loss)
         found.append((torch.from_numpy(output), flat.grads.clone()))
     torch.testing.assert_close(found[0], found[1], **CLOSE)
+
+
+@pytest.mark.parametrize("shape", [(4, 84, 84), (84, 60, 3)])
+def test_in_bfloat16_it_is_the_same_network_rounded(shape: tuple[int, ...]) -> None:
+    torch.manual_seed(0)
+    plain, narrow = Network(shape, 4, (64,)), Network(shape, 4, (64,), precision=torch.bfloat16)
+    narrow.load_state_dict(plain.state_dict())
+    obs, slope = pictures(16, shape), np.random.default_rng(1).standard_normal((16, 4)).astype(np.float32)
+    found = []
+    for network in (plain, narrow):
+        flat = Flat(network)
+        flat.grads.fill_(float("nan"))
+        output, tape = network.record(obs)
+        assert output.dtype == np.float32
+        np.testing.assert_array_equal(network.values(obs), output)
+        flat.backward(network.loss(0.0, tape, slope))
+        found.append((torch.from_numpy(output), flat.grads))
+    assert isinstance(tape, images.ImageTape)
+    assert all(layer.dtype == torch.bfloat16 for part in tape.maps for layer in part)
+    for exact, rounded in zip(*found, strict=True):
+        assert rounded.dtype == torch.float32
+        error = (exact - rounded).norm() / exact.norm()
+        assert 1e-5 < error < 0.03, "rounded, and no more than that"
+
+
+def test_pixels_are_exact_in_bfloat16() -> None:
+    pixels = torch.arange(256, dtype=torch.uint8)
+    assert torch.equal(pixels.to(torch.bfloat16).to(torch.uint8), pixels)

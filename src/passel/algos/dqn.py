@@ -8,7 +8,9 @@ here, or one choice of memory.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
 import numpy as np
@@ -30,7 +32,8 @@ from passel.nets.categorical_q_network import CategoricalQNetwork
 from passel.nets.flat import Flat
 from passel.nets.network import Network
 from passel.nets.q_network import QNetwork
-from passel.types import Array, Batch, EnvSpec, Floats, Ints
+from passel.nets.torsos import is_image
+from passel.types import Array, Batch, EnvSpec, Floats, Ints, PasselError
 
 
 @dataclass(frozen=True)
@@ -39,6 +42,9 @@ class DQNConfig:
 
     hidden: tuple[int, ...] = option((128, 128), "Widths of the hidden layers.")
     scale_obs: bool = option(False, "Bring observations from between their bounds to [-1, 1], where these are known.")
+    precision: Literal["float32", "bfloat16"] = option(
+        "float32", "What convolutions multiply in; bfloat16 is twice as fast on processors that have it, and rounds."
+    )
     lr: float = option(1e-3, "Learning rate.")
     lr_end: float | None = option(None, "Learning rate in the end, reached in a straight line; none: constant.")
     lr_steps: int = option(0, "Steps over which the learning rate falls to --lr-end; 0 means all of them.")
@@ -168,10 +174,15 @@ class DQN(Algorithm):
 
 
 def _network(config: DQNConfig, spec: EnvSpec) -> Network:
-    bounds = spec.bounds if config.scale_obs else None
-    if config.distributional:
-        z = support(config.v_min, config.v_max, config.atoms)
-        return CategoricalQNetwork(
-            spec.obs_shape, spec.n_actions, config.hidden, z, dueling=config.dueling, bounds=bounds
+    if config.precision != "float32" and not is_image(spec.obs_shape):
+        raise PasselError(
+            f"--precision {config.precision} has no effect on {spec.id}, whose observations are no images. "
+            "Leave it out."
         )
-    return QNetwork(spec.obs_shape, spec.n_actions, config.hidden, dueling=config.dueling, bounds=bounds)
+    bounds, precision = spec.bounds if config.scale_obs else None, getattr(torch, config.precision)
+    network: Callable[..., Network] = QNetwork
+    if config.distributional:
+        network = partial(CategoricalQNetwork, support=support(config.v_min, config.v_max, config.atoms))
+    return network(
+        spec.obs_shape, spec.n_actions, config.hidden, dueling=config.dueling, bounds=bounds, precision=precision
+    )

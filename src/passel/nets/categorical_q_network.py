@@ -31,8 +31,9 @@ class CategoricalQNetwork(Network):
         *,
         dueling: bool,
         bounds: Bounds | None = None,
+        precision: torch.dtype = torch.float32,
     ) -> None:
-        super().__init__(obs_shape, (n_actions + dueling) * len(support), hidden, bounds)
+        super().__init__(obs_shape, (n_actions + dueling) * len(support), hidden, bounds, precision=precision)
         self.support, self.dueling = support, dueling
 
     def forward(self, obs: Tensor) -> Tensor:

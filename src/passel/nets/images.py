@@ -6,6 +6,9 @@ then. The scale of bytes, 1/255, is in the first layer's weights. The gradient b
 left out. The wide layer behind the convolutions is y = W x on columns, and its gradient is made in two halves at once:
 either takes half the time that torch's usual order of the same product does.
 
+In bfloat16, if asked for: pixels are exact in it, weights and slopes are rounded to 8 bits, products are summed up in
+float32 as ever, and weights, gradients and everything behind the wide layer stay float32.
+
 A batch goes through the convolutions in parts that fit into the cache. What is kept for the way back is the output of
 each layer, and nothing else.
 """
@@ -48,7 +51,8 @@ class ImageTape:
 class ImagePath:
     """The way through an ImageTorso and a Perceptron. These stay modules as any other; their weights are used here."""
 
-    def __init__(self, torso: ImageTorso, perceptron: Perceptron) -> None:
+    def __init__(self, torso: ImageTorso, perceptron: Perceptron, precision: torch.dtype = torch.float32) -> None:
+        self._precision = precision
         self._channels_last, self._outputs = torso.channels_last, torso.outputs
         self._convolutions = [layer for layer in torso.convolutions if isinstance(layer, nn.Conv2d)]
         self._linear = [layer for layer in perceptron.layers if isinstance(layer, nn.Linear)]
@@ -74,7 +78,7 @@ class ImagePath:
 
     def spans(self, obs: Array) -> list[slice]:
         """Parts of a batch that leave no more behind than they may."""
-        return _slices(len(obs), KEPT_BYTES // (4 * self._outputs))
+        return _slices(len(obs), KEPT_BYTES // (self._precision.itemsize * self._outputs))
 
     @torch.no_grad()
     def _record(self, obs: Array) -> tuple[Floats, ImageTape]:
@@ -92,8 +96,9 @@ class ImagePath:
         for layer, column in zip(reversed(others), reversed(tape.columns), strict=True):
             _write_linear(layer, delta, column.T, add)
             delta = _through_relu(torch.mm(layer.weight.T, delta), column)
+        delta = delta.to(self._precision)
         _write_linear(first, delta, _features([maps[-1] for maps in tape.maps]), add)
-        delta, start = torch.mm(first.weight.T, delta), 0
+        delta, start = torch.mm(first.weight.to(self._precision).T, delta), 0
         for image, maps in zip(tape.images, tape.maps, strict=True):
             rows, *shape = maps[-1].shape
             slope = delta[:, start : start + rows].reshape(*shape, rows).permute(3, 0, 1, 2)
@@ -102,10 +107,10 @@ class ImagePath:
             start += rows
 
     def _floats(self, image: Tensor) -> Tensor:
-        """Images as the convolutions want them: float32 [b, C, H, W], the channels of a pixel side by side."""
+        """Images as the convolutions want them: floats [b, C, H, W], the channels of a pixel side by side."""
         if self._channels_last:
-            return image.permute(0, 3, 1, 2).float()
-        floats = torch.empty(image.shape, memory_format=_SIDE_BY_SIDE)
+            return image.permute(0, 3, 1, 2).to(self._precision)
+        floats = torch.empty(image.shape, dtype=self._precision, memory_format=_SIDE_BY_SIDE)
         for channel in range(image.shape[1]):  # one by one: a third of the time that one copy takes
             floats[:, channel].copy_(image[:, channel])
         return floats
@@ -115,7 +120,9 @@ class ImagePath:
         maps, scale = [floats], _scale(image)
         for layer in self._convolutions:
             weight = layer.weight if scale == 1 else layer.weight * scale
-            seen = functional.conv2d(maps[-1], weight, layer.bias, layer.stride).relu_()
+            assert layer.bias is not None
+            bias = layer.bias.to(self._precision)
+            seen = functional.conv2d(maps[-1], weight.to(self._precision), bias, layer.stride).relu_()
             maps.append(seen.contiguous(memory_format=_SIDE_BY_SIDE))
             scale = 1.0
         return maps[1:]
@@ -127,7 +134,7 @@ class ImagePath:
             slope, weight_grad, bias_grad = torch.ops.aten.convolution_backward(
                 _through_relu(slope, maps[number + 1]),
                 maps[number],
-                layer.weight,
+                layer.weight.to(self._precision),
                 [layer.out_channels],
                 layer.stride,
                 [0, 0],
@@ -145,7 +152,7 @@ class ImagePath:
         """The output of every layer of the perceptron, [width, B]."""
         columns = [_features(maps).T]
         for layer in self._linear:
-            column = torch.mm(layer.weight, columns[-1]).add_(layer.bias[:, None])
+            column = torch.mm(layer.weight.to(columns[-1].dtype), columns[-1]).float().add_(layer.bias[:, None])
             columns.append(column if layer is self._linear[-1] else column.relu_())
         return columns[1:]
 
@@ -179,9 +186,12 @@ def _through_relu(slope: Tensor, output: Tensor) -> Tensor:
 def _write_linear(layer: nn.Linear, delta: Tensor, x: Tensor, add: bool) -> None:
     """dW = delta x and db = sum delta; shapes: delta [width, B], x [B, inputs]."""
     place, halves = _place(layer.weight), 2 if layer.out_features % 2 == 0 else 1
-    three = [side.view(halves, -1, side.shape[1]) for side in (place, delta.contiguous())]
-    torch.baddbmm(three[0], three[1], x.expand(halves, -1, -1), beta=1 if add else 0, out=three[0])
-    _write(layer.bias, delta.sum(1), add)
+    into, half = (side.view(halves, -1, side.shape[1]) for side in (place, delta.contiguous()))
+    if x.dtype == place.dtype:
+        torch.baddbmm(into, half, x.expand(halves, -1, -1), beta=1 if add else 0, out=into)
+    else:
+        _write(layer.weight, torch.mm(delta, x), add)
+    _write(layer.bias, delta.sum(1, dtype=place.dtype), add)
 
 
 def _write(weight: Tensor, grad: Tensor, add: bool) -> None:

@@ -23,8 +23,8 @@ class Network(nn.Module):
         loss = network.loss(value, tape, output_grad)       # the derivative of the loss by the output
         loss.backward()                                     # the scheme: into the gradients of the weights
 
-    Vectors go through a perceptron that differentiates itself, images through convolutions that do. Weights that are
-    not on the CPU are left to autograd.
+    Vectors go through a perceptron that differentiates itself, images through convolutions that do; `precision` is what
+    these multiply in. Weights that are not on the CPU are left to autograd.
     """
 
     def __init__(
@@ -34,13 +34,14 @@ class Network(nn.Module):
         hidden: Sequence[int],
         bounds: Bounds | None = None,
         filters: Sequence[int] = FILTERS,
+        precision: torch.dtype = torch.float32,
     ) -> None:
         super().__init__()
         self.torso = torso_for(obs_shape, bounds, filters)
         self.perceptron = Perceptron(self.torso.features, [*hidden, outputs], open_end=True)
         #: Past autograd; in a tuple, past Module.__getattr__.
         self._vectors = (self.torso, self.perceptron) if isinstance(self.torso, VectorTorso) else None
-        self._images = ImagePath(self.torso, self.perceptron) if isinstance(self.torso, ImageTorso) else None
+        self._images = ImagePath(self.torso, self.perceptron, precision) if isinstance(self.torso, ImageTorso) else None
 
     def forward(self, obs: Tensor) -> Tensor:
         output: Tensor = self.perceptron(self.torso(obs))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from passel.maths.q_learning import dueling
@@ -27,8 +28,9 @@ class QNetwork(Network):
         *,
         dueling: bool,
         bounds: Bounds | None = None,
+        precision: torch.dtype = torch.float32,
     ) -> None:
-        super().__init__(obs_shape, n_actions + 1 if dueling else n_actions, hidden, bounds)
+        super().__init__(obs_shape, n_actions + 1 if dueling else n_actions, hidden, bounds, precision=precision)
         self.dueling = dueling
 
     def forward(self, obs: Tensor) -> Tensor:

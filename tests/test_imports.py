@@ -75,6 +75,7 @@ DOORS = {
 }
 
 OPTIONAL = {
+    "ale_py": "envs/atari_games.py",
     "envpool": "envs/envpool_backend.py",
     "stable_retro": "envs/retro_game.py",
     "matplotlib": "view/plot.py",

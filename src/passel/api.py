@@ -19,7 +19,7 @@ from passel.arena import Arena
 from passel.config import RunConfig, as_dict
 from passel.envs.level_sets import level_set
 from passel.envs.levels import is_level_set
-from passel.envs.make import describe, is_served
+from passel.envs.make import describe, is_served, make_filmed
 from passel.evaluation import level_table, play, play_levels, summarise
 from passel.interrupts import Interrupts
 from passel.nets.torsos import FILTERS, is_image
@@ -202,7 +202,11 @@ def evaluate(
         each = max(1, episodes // len(levels.train))
         found = play_levels(policy, levels, levels.train, each, fresh, progress=progress)
         return summarise([episode for level in found.values() for episode in level])
-    options: dict[str, Any] = {"threads": usable_cores(), "env_args": env_args(config), "progress": progress}
+    options: dict[str, Any] = {
+        "threads": usable_cores(),
+        "env_args": env_args(config, learning=False),
+        "progress": progress,
+    }
     return summarise(play(policy, env or config.env, episodes, fresh, **options))
 
 
@@ -254,7 +258,7 @@ def film(
         )
 
     def make() -> gym.Env[Any, Any]:
-        return env() if env else gym.make(config.env, render_mode="rgb_array")
+        return env() if env else make_filmed(config.env, policy.spec.backend, env_args(config, learning=False))
 
     seeds = range(seed, seed + episodes)
     return record_episodes(make, lambda obs: np.asarray(policy.act(obs)), seeds, folder.videos, episodes)
@@ -311,6 +315,8 @@ def _run(
     plan.start(arena)
     placement = PLACEMENTS[config.place](plan, arena)
     facts = {"algo": config.algo, "sync": config.sync, "place": config.place, "workers": str(config.workers)}
+    if plan.spec.protocol is not None:
+        facts["protocol"] = str(plan.spec.protocol["name"])
     view.start(plan.spec.id, facts)
     try:
         try:
@@ -382,4 +388,6 @@ def _spec_from_card(facts: Mapping[str, Any]) -> EnvSpec:
     if known.get("bounds") is not None:
         low, high = known["bounds"]
         known["bounds"] = tuple(low), tuple(high)
+    if known.get("reference_scores") is not None:
+        known["reference_scores"] = tuple(known["reference_scores"])
     return EnvSpec(**known)

@@ -40,6 +40,17 @@ class EnvSpec:
     max_copies: int | None = None
     #: How many frames an observation stacks along its first axis, the newest last; a rollout keeps each of them once.
     frames: int = 1
+    #: By which rules it is played, where there is a choice: what a score must be read with.
+    protocol: Mapping[str, Any] | None = field(default=None, hash=False)
+    #: What random play and a human score, where that was published.
+    reference_scores: tuple[float, float] | None = None
+
+    def human_normalised(self, score: float | None) -> float | None:
+        """The score on a scale on which random play is 0 and a human is 1; None where nobody published theirs."""
+        if score is None or self.reference_scores is None:
+            return None
+        random, human = self.reference_scores
+        return (score - random) / (human - random)
 
 
 @dataclass(frozen=True)
@@ -174,3 +185,5 @@ class Report:
     total_steps: int
     solved_at: float | None = None
     phase: str = "train"
+    #: The mean return where random play is 0 and a human is 1, if theirs are known.
+    human_normalised: float | None = None

@@ -11,12 +11,12 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from passel.algos import ALGORITHMS
-from passel.config import RunConfig, resolve
+from passel.config import NONE, RunConfig, resolve
 from passel.envs.levels import is_level_set
 from passel.envs.make import is_served
 from passel.envs.remote import is_address
 from passel.place.budget import usable_cores
-from passel.place.plan import check
+from passel.place.plan import check, plays_atari
 from passel.recipes.presets import DEFAULT_STEPS, preset
 from passel.types import PasselError
 
@@ -65,6 +65,13 @@ def _refuse_without_effect(said: Mapping[str, Any], config: RunConfig, numbers: 
             raise PasselError(
                 f"{flag(name)} has no effect on {config.env}, which is at no server's address. "
                 "Use --env tcp://HOST:PORT, or leave it out."
+            )
+    for field in dataclasses.fields(config):
+        given = said.get(field.name, field.default)
+        if field.metadata.get("atari") and given not in (field.default, NONE) and not plays_atari(config):
+            raise PasselError(
+                f"{flag(field.name)} has no effect on {config.env}, which is no Atari game that ale-py plays. "
+                "Use --env ALE/Breakout-v5 or another of them, or leave it out."
             )
     if config.sync == "solo" and config.sync_every > 1:
         raise PasselError("--sync-every has no effect under --sync solo, which shares nothing. Leave it out.")

@@ -169,8 +169,12 @@ def load(path: str | Path) -> Policy:
     """The policy of a run, from its last good checkpoint. Starts nothing, needs no environment."""
     folder = RunFolder.open(Path(path), lock=False)
     config, numbers = resolve_config(folder.read_config())
-    spec = _spec_from_card(folder.read_card()["env"])
-    return Policy(ALGORITHMS[config.algo], numbers, spec, _vectors(path))
+    return Policy(ALGORITHMS[config.algo], numbers, spec_of(path), _vectors(path))
+
+
+def spec_of(path: str | Path) -> EnvSpec:
+    """What a run's environment is, as its card says."""
+    return _spec_from_card(RunFolder.open(Path(path), lock=False).read_card()["env"])
 
 
 def _vectors(path: str | Path) -> dict[str, Tensor]:

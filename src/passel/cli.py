@@ -300,7 +300,9 @@ def _eval(said: argparse.Namespace, began: float) -> int:
 
         result = api.evaluate(said.run, episodes=said.episodes, seed=said.seed, progress=show)
     spread = f"± {result.std:.1f} (from {result.min:.1f} to {result.max:.1f})"
-    print(f"{result.episodes} greedy episodes: {result.mean:.1f} {spread}")
+    human = api.spec_of(said.run).human_normalised(result.mean)
+    share = "" if human is None else f", {human:.1%} of human"
+    print(f"{result.episodes} greedy episodes: {result.mean:.1f} {spread}{share}")
     return 0
 
 

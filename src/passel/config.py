@@ -57,8 +57,8 @@ class RunConfig:
     )
     protocol: Literal["v5", "nature"] = option(
         "v5",
-        "Rules of an Atari game: v5 (sticky actions 0.25, half an hour) or nature (none, five minutes, a lost life ends "
-        "the episode for learning). Scores are always of whole games and true rewards.",
+        "Rules of an Atari game: v5 (sticky actions 0.25, half an hour) or nature (none, five minutes, a lost life "
+        "ends the episode for learning). Scores are always of whole games and true rewards.",
         atari=True,
     )
     life_loss: bool | None = option(

@@ -53,7 +53,9 @@ def installed() -> bool:
 
 def rom_of(env: str) -> str:
     """The name of the ROM behind an id such as ALE/MsPacman-v5: ms_pacman."""
-    known = {rom.title().replace("_", ""): rom for rom in _ale(env).roms.get_all_rom_ids() if rom not in NOT_FOR_ONE}
+    known: dict[str, str] = {
+        rom.title().replace("_", ""): rom for rom in _ale(env).roms.get_all_rom_ids() if rom not in NOT_FOR_ONE
+    }
     game = game_of(env)
     if game not in known:
         found = nearest(game, known)
@@ -134,8 +136,8 @@ class LoopGames:
         frame, ended = last_frame, over | cut
         if ended.any():
             frame = last_frame.copy()
-            for i in np.flatnonzero(ended):
-                frame[i] = self._games[i].reset()
+            for row in np.flatnonzero(ended).tolist():
+                frame[row] = self._games[row].reset()
         return Played(frame, last_frame, reward, over, cut, self._lives())
 
     def _lives(self) -> Array:
@@ -184,7 +186,7 @@ class Game:
         return self._seen()
 
     def step(self, action: int) -> tuple[Array, float, bool, bool]:
-        """Hold a button for four frames: the frame that follows, the reward, and whether the game is over or cut off."""
+        """Hold a button for four frames: the frame that follows, the reward, whether the game is over, or cut off."""
         reward, over = 0.0, False
         for number in range(FRAME_SKIP):
             reward += self._ale.act(self._buttons[action])
@@ -205,18 +207,31 @@ class Game:
             self._ale.setDifficulty(self._rules.difficulty)
 
     def _seen(self) -> Array:
-        down, across = _averages(self._screens.shape[1]), _averages(self._screens.shape[2])
-        small = down @ self._screens.max(axis=0).astype(np.float32) @ across.T
-        return np.rint(small).astype(np.uint8)
+        frame: Array = np.rint(_shrunk(_shrunk(self._screens.max(axis=0)).T).T).astype(np.uint8)
+        return frame
+
+
+def _shrunk(picture: Array) -> Floats:
+    """The picture at a height of 84: each new row is the mean of the old ones that it covers, whole or in part.
+
+    Sums of few rows, and not a product of matrices: small ones are slow where BLAS has threads.
+    """
+    rows, weights = _covered(len(picture))
+    total: Floats = np.zeros((SIDE, picture.shape[1]), np.float32)
+    for row, weight in zip(rows, weights, strict=True):
+        total += picture[row] * weight
+    return total
 
 
 @cache
-def _averages(size: int) -> Floats:
-    """[84, size]: each new pixel is the mean of the old ones that it covers, whole or in part."""
-    edges = np.arange(SIDE + 1) * (size / SIDE)
-    old = np.arange(size)
-    covered = np.minimum(edges[1:, None], old + 1) - np.maximum(edges[:-1, None], old)
-    return (np.maximum(covered, 0) * (SIDE / size)).astype(np.float32)
+def _covered(size: int) -> tuple[Ints, Floats]:
+    """The old rows that each of 84 new ones covers, and by which share: [K, 84] and [K, 84, 1]."""
+    edges = np.arange(SIDE + 1) * size / SIDE
+    most = int(np.ceil(size / SIDE)) + 1
+    rows = np.floor(edges[:-1]).astype(np.int64) + np.arange(most)[:, None]
+    covered = np.minimum(edges[1:], rows + 1) - np.maximum(edges[:-1], rows)
+    weights = (np.maximum(covered, 0) * (SIDE / size)).astype(np.float32)
+    return np.minimum(rows, size - 1), weights[:, :, None]
 
 
 def _ale(env: str) -> Any:

@@ -34,9 +34,9 @@ def make_envs(
     """N copies of `env`: an id (`Name-v0`, `package:Name-v0`), a function that returns a gymnasium.Env, or the address
     of a server (`tcp://127.0.0.1:5555`), or the name of an installed one (`tetris`).
 
-    `env_args` are passed to whatever makes the environment; for a server they are `key` and `reconnect`, for Atari games
-    `protocol` and its rules. `threads` is how many the back-end may use; a loop over Gymnasium environments uses one. `tensors`, shaped as `specs` says, keep
-    what `Envs.restore` needs.
+    `env_args` are passed to whatever makes the environment; for a server they are `key` and `reconnect`, for Atari
+    `protocol` and its rules. `threads` is how many the back-end may use; a loop over Gymnasium environments uses one.
+    `tensors`, shaped as `specs` says, keep what `Envs.restore` needs.
     """
     if n < 1:
         raise PasselError(f"{n} copies of an environment were asked for. Ask for at least 1.")
@@ -91,9 +91,7 @@ def is_served(env: object) -> bool:
 
 
 def choose(env: str | Factory, backend: Backend, env_args: Mapping[str, Any] | None = None) -> Kind:
-    """What `auto` means here: ale-py for its games, EnvPool where it is installed and known to play like Gymnasium, else
-    Gymnasium.
-    """
+    """What `auto` means: ale-py for Atari, EnvPool if installed and known to play like Gymnasium, else Gymnasium."""
     if is_served(env):
         if backend not in ("auto", "remote"):
             raise PasselError(f"--backend {backend} has no effect on {env}, whose server steps it. Leave it out.")

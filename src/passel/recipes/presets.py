@@ -115,8 +115,8 @@ LEVELS_PPO: dict[str, dict[str, Any]] = {
 }
 
 
-#: Atari games, for one policy or value network of the size that is usual there. Few greedy episodes: a policy that waits
-#: for ever plays to the end of its time.
+#: Atari games: published settings (Mnih et al. 2015 with Adam, Schulman et al. 2017), cut to what two cores bear. Few
+#: greedy episodes, for a policy that waits for ever plays to the end of its time.
 ATARI: dict[str, dict[str, Any]] = {
     "dqn": {
         "hidden": [512],

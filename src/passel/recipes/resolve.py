@@ -66,13 +66,8 @@ def _refuse_without_effect(said: Mapping[str, Any], config: RunConfig, numbers: 
                 f"{flag(name)} has no effect on {config.env}, which is at no server's address. "
                 "Use --env tcp://HOST:PORT, or leave it out."
             )
-    for field in dataclasses.fields(config):
-        given = said.get(field.name, field.default)
-        if field.metadata.get("atari") and given not in (field.default, NONE) and not plays_atari(config):
-            raise PasselError(
-                f"{flag(field.name)} has no effect on {config.env}, which is no Atari game that ale-py plays. "
-                "Use --env ALE/Breakout-v5 or another of them, or leave it out."
-            )
+    if not plays_atari(config):
+        _refuse_rules_of_atari(said, config)
     if config.sync == "solo" and config.sync_every > 1:
         raise PasselError("--sync-every has no effect under --sync solo, which shares nothing. Leave it out.")
     default_eps = type(numbers).optimizer_eps
@@ -87,6 +82,15 @@ def _refuse_without_effect(said: Mapping[str, Any], config: RunConfig, numbers: 
         raise PasselError("--lr-steps has no effect without --lr-end. Add --lr-end, or leave it out.")
     if numbers.optimizer == "adam" and numbers.momentum:
         raise PasselError("--momentum has no effect on adam, which has its own. Use --optimizer sgd or rmsprop.")
+
+
+def _refuse_rules_of_atari(said: Mapping[str, Any], config: RunConfig) -> None:
+    for field in dataclasses.fields(config):
+        if field.metadata.get("atari") and said.get(field.name, NONE) not in (field.default, NONE):
+            raise PasselError(
+                f"{flag(field.name)} has no effect on {config.env}, which is no Atari game that ale-py plays. "
+                "Use --env ALE/Breakout-v5 or another of them, or leave it out."
+            )
 
 
 def _check_ranges(config: RunConfig, numbers: Any) -> None:

@@ -5,7 +5,7 @@
 
 Two promises: at no time more than 1.25 times the bytes of the frames of everybody's rollouts plus 350 MB for each
 process, and no more than 1 MB a minute of growth over the last half. Each shared page is counted once. Processes are
-the watcher, the forkserver and the workers; Python's resource tracker is part of the tree but brings no allowance.
+the watcher and the workers; Python's forkserver and resource tracker are part of the tree but bring no allowance.
 The exit code is 1 if a promise is broken.
 """
 
@@ -97,7 +97,7 @@ def main() -> None:
         words = [said.python, "-m", "passel", "train", "--quiet", "--out", str(out), *flags(settings)]
         samples, told = watch(words, out, said.minutes)
     frames = frames_mb(told, said.horizon)
-    processes = 2 + said.workers
+    processes = 1 + said.workers
     limit = SLACK * frames + PER_PROCESS * processes
     most, growth = max(mb for _, mb in samples), slope(samples)
     rows = [

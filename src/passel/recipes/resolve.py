@@ -42,6 +42,8 @@ def resolve_config(*layers: Mapping[str, Any]) -> tuple[RunConfig, Any]:
     )
     check(config)
     _refuse_without_effect(said, config, numbers)
+    if not plays_atari(config):
+        _refuse_rules_of_atari(said, config)
     _check_ranges(config, numbers)
     return config, numbers
 
@@ -66,8 +68,6 @@ def _refuse_without_effect(said: Mapping[str, Any], config: RunConfig, numbers: 
                 f"{flag(name)} has no effect on {config.env}, which is at no server's address. "
                 "Use --env tcp://HOST:PORT, or leave it out."
             )
-    if not plays_atari(config):
-        _refuse_rules_of_atari(said, config)
     if config.sync == "solo" and config.sync_every > 1:
         raise PasselError("--sync-every has no effect under --sync solo, which shares nothing. Leave it out.")
     default_eps = type(numbers).optimizer_eps

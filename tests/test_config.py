@@ -139,7 +139,7 @@ class TestTypes:
             ("hidden", "64", "a list of positive whole numbers"),
             ("optimizer", "adamw", "one of adam, rmsprop, sgd"),
             ("memory", 1, "one of local, global"),
-            ("backend", "retro", "one of auto, gymnasium, envpool"),
+            ("backend", "retro", "one of auto, ale, gymnasium, envpool"),
         ],
     )
     def test_a_wrong_type_is_refused_with_the_right_one(self, key: str, value: Any, expected: str) -> None:

@@ -116,7 +116,7 @@ class TestMistakes:
             ('workers = "two"', "workers is 'two', and must be a whole number"),
             ("[net]\nhidden = 64", "hidden is 64, and must be a list of positive whole numbers such as [128, 128]"),
             ("workers = = 2", "my.toml is not valid TOML: Invalid value (at line 1, column 11)"),
-            ('backend = "unreal"', "backend is 'unreal', and must be one of auto, gymnasium, envpool"),
+            ('backend = "unreal"', "backend is 'unreal', and must be one of auto, ale, gymnasium, envpool"),
         ],
     )
     def test_a_configuration_file(self, told: Callable[..., Said], text: str, sentence: str) -> None:

@@ -292,6 +292,7 @@ def _eval(said: argparse.Namespace, began: float) -> int:
 
     from passel import api
     from passel.envs import describe
+    from passel.envs.atari_protocol import is_atari
 
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, transient=True, disable=not sys.stdout.isatty()) as bar:
@@ -305,7 +306,8 @@ def _eval(said: argparse.Namespace, began: float) -> int:
         result = api.evaluate(said.run, **asked, progress=show)
     spread = f"± {result.std:.1f} (from {result.min:.1f} to {result.max:.1f})"
     how = "" if said.sample else "greedy "
-    human = (describe(said.env) if said.env else api.spec_of(said.run)).human_normalised(result.mean)
+    spec = api.spec_of(said.run) if said.env is None else describe(said.env) if is_atari(said.env) else None
+    human = None if spec is None else spec.human_normalised(result.mean)
     share = "" if human is None else f", {human:.1%} of human"
     print(f"{result.episodes} {how}episodes: {result.mean:.1f} {spread}{share}")
     return 0

@@ -60,10 +60,12 @@ def play_levels(
     """`episodes` episodes of each of these levels, by its name; some levels at a time.
 
     With `sample` actions are drawn, as in training: where nothing in a level is random, greedy play would be the same
-    episode again and again.
+    episode again and again. Where the set says that it is so, greedy play is one episode of each.
     """
     if episodes < 1:
         raise PasselError(f"--episodes is {episodes}, and must be at least 1.")
+    if not (sample or levels.chance):
+        episodes = 1
     copies = min(episodes, levels.at_once)
     together = max(1, levels.at_once // copies)
     quota = np.full(copies, episodes // copies)

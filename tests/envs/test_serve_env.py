@@ -20,6 +20,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from passel.envs import make_envs, remote, seeds, serve_env
+from passel.envs.remote import Address, RemoteEnvs
+from passel.types import PasselError
 from serving import PROGRAM, Serving
 
 
@@ -164,6 +166,39 @@ def test_an_old_game_in_new_wrappers_is_taken_out_of_them(tmp_path: Path, monkey
         steps = [envs.step(np.zeros(2, np.int64)) for _ in range(4)]
         assert [step.next_obs[:, 1].tolist() for step in steps] == [[1, 1], [2, 2], [3, 3], [4, 4]]
         assert [step.truncated.all() for step in steps] == [False, False, False, True], "the wrapper's limit is kept"
+        envs.close()
+
+
+# Several environments of one server.
+
+
+def test_each_copy_plays_what_its_client_chose() -> None:
+    """Stages show their number, times 7, in gray."""
+    stages = [f"serving:SuperMarioBros-1-{stage}-v0" for stage in (1, 2, 3)]
+    with Serving(*stages) as serving:
+        envs = RemoteEnvs(Address(serving.address), 4, 0, kinds=np.array([2, 0, 1, 1]))
+        assert envs.reset()[:, 0, 0, 0].tolist() == [14, 0, 7, 7]
+        assert envs.step(np.zeros(4, np.int64)).next_obs[:, 0, 0, 0].tolist() == [15, 1, 8, 8]
+        envs.close()
+        envs = RemoteEnvs(Address(serving.address), 2, 0)
+        assert envs.reset()[:, 0, 0, 0].tolist() == [0, 0], "who does not choose plays the first"
+        envs.close()
+        for kinds in ([0, 3], [-1, 0], [0]):
+            with pytest.raises(
+                PasselError, match=r"refuses: (one of the kinds is outside of 0 \.\. 2|8 bytes are not 2)"
+            ):
+                RemoteEnvs(Address(serving.address), 2, 0, kinds=np.array(kinds))
+        assert serving.running
+
+
+def test_only_environments_that_are_alike_share_a_server() -> None:
+    with Serving("serving:SuperMarioBros-1-1-v0", "serving:Picture-v0") as serving:
+        with pytest.raises(
+            PasselError, match=r"serving:Picture-v0 has uint8 \[40, 60, 3\] and 6 actions, and .* and 7"
+        ):
+            RemoteEnvs(Address(serving.address), 2, 0, kinds=np.array([0, 1]))
+        envs = RemoteEnvs(Address(serving.address), 1, 0)
+        assert envs.reset().shape == (1, 40, 60, 3)
         envs.close()
 
 

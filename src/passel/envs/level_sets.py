@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from passel.envs import level_atari, level_procgen, level_retro, level_toml
+from passel.envs import level_atari, level_mario, level_procgen, level_retro, level_toml
 from passel.envs.levels import PREFIX, LevelSet, suggestion
 from passel.types import PasselError
 
@@ -12,6 +12,7 @@ from passel.types import PasselError
 BUILT_IN: dict[str, Callable[[str], LevelSet]] = {
     "airstriker": level_retro.read_airstriker,
     "breakout-modes": level_atari.read,
+    "mario": level_mario.read,
     "procgen": level_procgen.read,
     "sonic": level_retro.read_sonic,
 }
@@ -21,6 +22,7 @@ SUMMARIES = {
     "breakout-modes": "the 24 modes and difficulties of Breakout, 6 of them held out",
     "sonic": "47 acts of Sonic to train on and 11 held out, as in the Retro Contest (bring your ROMs)",
     "airstriker": "one level of Airstriker, whose ROM is free",
+    "mario": "26 stages of Super Mario Bros to train on and 6 held out (passel env install mario)",
     "FILE.toml": "your own list of environment ids and arguments",
 }
 

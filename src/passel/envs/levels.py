@@ -43,6 +43,10 @@ class LevelSet(ABC):
     listed: ClassVar[bool] = True
     #: Rows that an evaluation may step at once.
     at_once: ClassVar[int] = 128
+    #: Whether a step may cost more in one level than in another. If not, nobody measures it before a run.
+    costs_differ: ClassVar[bool] = True
+    #: Whether anything but the actions is random. If not, greedy play of a level is always the same: once is enough.
+    chance: ClassVar[bool] = True
 
     name: str
     train: tuple[str, ...]
@@ -95,7 +99,7 @@ class LevelSet(ABC):
         seed: int,
         threads: int = 1,
         tensors: Mapping[str, Tensor] | None = None,
-    ) -> LevelEnvs:
+    ) -> Envs:
         """`copies` rows of each level, level by level."""
         own = None if tensors is None else Tensors(tensors)
         spec, parts = self.describe(), list[Envs]()

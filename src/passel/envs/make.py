@@ -88,4 +88,4 @@ def choose(env: str | Factory, backend: Backend, env_args: Mapping[str, Any] | N
 
 
 def _place(env: str | Factory) -> remote.Place:
-    return packaged.OwnServer(str(env)) if packaged.is_name(env) else remote.Address(str(env))
+    return packaged.server(str(env)) if packaged.is_name(env) else remote.Address(str(env))

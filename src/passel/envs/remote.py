@@ -147,9 +147,12 @@ class RemoteEnvs(Envs):
         *,
         key: str = "",
         reconnect: bool = False,
+        kinds: Ints | None = None,
         tensors: Mapping[str, Tensor] | None = None,
     ) -> None:
+        """`kinds` says which of a server's environments each row plays, if it has several."""
         self.n = n
+        self._kinds = [] if kinds is None else [np.ascontiguousarray(kinds, "<i8")]
         self._place, self._seed, self._key, self._reconnect = place, seed, key, reconnect
         self._starts = (torch.zeros(1, dtype=torch.int64) if tensors is None else tensors["starts"]).numpy()
         self._score, self._length = np.zeros(n), np.zeros(n, np.int64)
@@ -225,7 +228,7 @@ class RemoteEnvs(Envs):
         self.spec = facts.spec
         # One environment is built or reset between two signs of life.
         self._patience = max(QUIET, 4 * facts.seconds)
-        self._link.ask("open", {"n": self.n, "seed": self._seed}, patience=self._patience, limit=LONG)
+        self._link.ask("open", {"n": self.n, "seed": self._seed}, self._kinds, patience=self._patience, limit=LONG)
 
     def _reset(self) -> Array:
         assert self._link is not None

@@ -71,6 +71,7 @@ def test_one_server_plays_all_stages_of_a_worker(mario: Path) -> None:
     spec = levels.describe()
     assert (spec.obs_shape, spec.obs_dtype, spec.n_actions, spec.frames) == ((4, 84, 84), np.uint8, 7, 4)
     assert (spec.id, spec.backend, spec.exact_resume) == ("levels:mario", "levels", False)
+    assert spec.max_episode_steps == 1200
     stages, copies = ("8-4", "1-1", "2-3"), 2
     envs = levels.make(stages, copies, seed=0)
     assert len(servers()) == 1

@@ -202,6 +202,22 @@ def test_only_environments_that_are_alike_share_a_server() -> None:
         envs.close()
 
 
+def test_a_limit_counts_the_steps_of_the_client() -> None:
+    """Five steps of two frames; a stage of its own ends after six frames, before four steps of two are over."""
+    with Serving("serving:Picture-v0", "--skip", "2", "--limit", "5") as serving:
+        envs = make_envs(serving.address, 1, seed=0)
+        assert envs.spec.max_episode_steps == 5
+        envs.reset()
+        ends = [bool(envs.step(np.zeros(1, np.int64)).truncated[0]) for _ in range(10)]
+        envs.close()
+    assert ends == [False, False, False, False, True] * 2
+    with Serving("serving:SuperMarioBros-1-4-v0", "--skip", "2", "--limit", "4") as serving:
+        envs = make_envs(serving.address, 1, seed=0)
+        envs.reset()
+        assert [float(envs.step(np.zeros(1, np.int64)).discount[0]) for _ in range(3)] == [1, 1, 0]
+        envs.close()
+
+
 # How it is started.
 
 

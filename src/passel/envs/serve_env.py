@@ -190,8 +190,10 @@ def takes_seed(env: Any) -> bool:
 class Maker:
     """Makes copies of one environment, all alike."""
 
-    def __init__(self, env_id: str, arguments: Header, joypad: str, skip: int) -> None:
+    def __init__(self, env_id: str, arguments: Header, joypad: str, skip: int, limit: Optional[int] = None) -> None:
         self.id, self._arguments, self._joypad, self._skip = env_id, arguments, joypad, skip
+        #: In the environment's own steps.
+        self.limit = None if limit is None else limit * skip
         self._gym = self._find()
         self._bare = bool(joypad)
         if not self._bare:
@@ -200,14 +202,14 @@ class Maker:
     def make(self) -> Game:
         env = self._make()
         if not self._bare:
-            return Game(env, self._skip, None)
-        limit = getattr(env.spec, "max_episode_steps", None)
+            return Game(env, self._skip, self.limit)
+        limits = [self.limit, getattr(env.spec, "max_episode_steps", None)]
         env = env.unwrapped
         if self._joypad:
             module, _, name = self._joypad.partition(":")
             moves = getattr(importlib.import_module(module), name)
             env = importlib.import_module("nes_py.wrappers").JoypadSpace(env, moves)
-        return Game(env, self._skip, limit)
+        return Game(env, self._skip, min((each for each in limits if each), default=None))
 
     def _find(self) -> Any:
         """gymnasium if it knows the id, else gym."""
@@ -297,7 +299,7 @@ def look_at(maker: Maker, lens: Lens, skip: int) -> Facts:
         space, action = check_spaces(maker.id, game.env)
         lens.write(game.reset(0), np.empty(lens.shape(space.shape), _travelling(space.dtype)))
         spec = getattr(game.env, "spec", None)
-        limits = [getattr(spec, "max_episode_steps", None)]
+        limits = [maker.limit, getattr(spec, "max_episode_steps", None)]
         limits += [vars(layer).get("_max_episode_steps") for layer in layers(game.env)]
         known = [each for each in limits if each]
         return Facts(
@@ -756,6 +758,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--resize", type=_size, metavar="HxW", help="Send pictures of this height and width.")
     made.add_argument("--channels-first", action="store_true", help="Send [3, height, width], not [height, width, 3].")
     made.add_argument("--skip", type=_count, default=1, help="Repeat every action so often; rewards add up.")
+    made.add_argument("--limit", type=_count, help="Truncate episodes after so many steps.")
     made.add_argument(
         "--joypad",
         default="",
@@ -811,7 +814,7 @@ def run(said: argparse.Namespace, tell: Callable[[str], None]) -> None:
     arguments, makers = _arguments(said.arg), []
     for each in said.ids:
         with _its_faults_named(each):
-            makers.append(Maker(each, arguments, said.joypad, said.skip))
+            makers.append(Maker(each, arguments, said.joypad, said.skip, said.limit))
     with _its_faults_named(said.ids[0]):
         facts = look_at(makers[0], lens, said.skip)
     context = zmq.Context()

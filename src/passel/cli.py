@@ -320,7 +320,7 @@ def _plot(said: argparse.Namespace, began: float) -> int:
 
 
 def _keys(said: argparse.Namespace, began: float) -> int:
-    from passel.envs.remote import make_keys
+    from passel.envs.remote_keys import make_keys
 
     server, client = make_keys(said.folder)
     print(f"{server}  for the server: passel serve-env ID --bind tcp://0.0.0.0:5555 --key {server}")

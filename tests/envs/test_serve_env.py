@@ -19,22 +19,23 @@ import zmq
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from passel.envs import make_envs, remote, seeds, serve_env
-from passel.envs.remote import Address, RemoteEnvs
+from passel.envs import make_envs, remote_link, remote_place, seeds, serve_env
+from passel.envs.remote import RemoteEnvs
+from passel.envs.remote_place import Address
 from passel.types import PasselError
 from serving import PROGRAM, Serving
 
 
 def test_both_ends_agree() -> None:
-    assert serve_env.VERSION == remote.VERSION
+    assert serve_env.VERSION == remote_link.VERSION
     for seed, index, episode in ((0, 0, 0), (2**63 - 1, 7, 3 << 20)):
         assert serve_env.derive_seed(seed, index, episode) == seeds.derive_seed(seed, index, episode)
     for address in ("tcp://127.0.0.1:1", "tcp://127.9.9.9:1", "tcp://localhost:1", "tcp://[::1]:1", "ipc:///tmp/x"):
         assert serve_env.is_local(address)
-        assert remote.is_local(address)
+        assert remote_place.is_local(address)
     for address in ("tcp://*:1", "tcp://0.0.0.0:1", "tcp://127.evil.org:1", "tcp://127.0.0.1.evil:1", "tcp://[::]:1"):
         assert not serve_env.is_local(address)
-        assert not remote.is_local(address)
+        assert not remote_place.is_local(address)
 
 
 # The lens.

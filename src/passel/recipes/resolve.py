@@ -14,7 +14,7 @@ from passel.algos import ALGORITHMS
 from passel.config import RunConfig, resolve
 from passel.envs.levels import is_level_set
 from passel.envs.make import is_served
-from passel.envs.remote import is_address
+from passel.envs.remote_place import is_address
 from passel.place.budget import usable_cores
 from passel.place.plan import check
 from passel.recipes.presets import DEFAULT_STEPS, preset

@@ -9,7 +9,7 @@ import gymnasium as gym
 import numpy as np
 
 from passel.envs.base import Envs
-from passel.envs.levels import LevelSet
+from passel.envs.levels import Copies, LevelSet
 from passel.envs.make import make_envs
 from passel.envs.seeds import derive_seed
 from passel.policy import Policy
@@ -74,7 +74,7 @@ def play_levels(
     rng = np.random.default_rng(seed) if sample else None
     for start in range(0, len(names), together):
         chosen, before = names[start : start + together], start * episodes
-        envs = levels.each(chosen, copies, derive_seed(seed, start, 0))
+        envs = levels.each(chosen, Copies(copies, derive_seed(seed, start, 0)))
 
         def tell(ended: int, before: int = before) -> bool:
             return progress(before + ended)

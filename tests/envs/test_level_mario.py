@@ -15,6 +15,7 @@ import passel
 from passel.cli import main
 from passel.envs import level_mario, packaged
 from passel.envs.level_sets import level_set
+from passel.envs.levels import Copies
 from passel.place.parts import divide
 from passel.run.folder import RunFolder
 from passel.study.transfer import transfer
@@ -73,7 +74,7 @@ def test_one_server_plays_all_stages_of_a_worker(mario: Path) -> None:
     assert (spec.id, spec.backend, spec.exact_resume) == ("levels:mario", "levels", False)
     assert spec.max_episode_steps == 1200
     stages, copies = ("8-4", "1-1", "2-3"), 2
-    envs = levels.make(stages, copies, seed=0)
+    envs = levels.make(stages, Copies(copies, seed=0))
     assert len(servers()) == 1
     assert levels.rows(stages, copies) == envs.n == 6
     obs, groups = envs.reset(), levels.groups(stages, copies)

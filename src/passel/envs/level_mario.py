@@ -6,17 +6,16 @@ Observations are the last four frames, gray, of 84 x 84 pixels; they travel once
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 import numpy as np
-from torch import Tensor
 
 from passel.arena import Spec
 from passel.envs import packaged, remote
 from passel.envs.base import Envs
-from passel.envs.levels import PREFIX, LevelSet
+from passel.envs.levels import PREFIX, Copies, LevelSet
 from passel.envs.stacked import Stacked, stacked_spec
 from passel.types import EnvSpec, PasselError
 
@@ -51,10 +50,8 @@ class MarioLevels(LevelSet):
             self._specs[""] = replace(remote.describe(self._server(self.train[:1])), reward_threshold=None)
         return replace(stacked_spec(self._specs[""], FRAMES), id=self.name, backend="levels")
 
-    def level(
-        self, name: str, copies: int, seed: int, threads: int = 1, tensors: Mapping[str, Tensor] | None = None
-    ) -> Envs:
-        return self.each((name,), copies, seed, threads, tensors)
+    def level(self, name: str, copies: Copies) -> Envs:
+        return self.each((name,), copies)
 
     def level_specs(self, name: str, copies: int) -> dict[str, Spec]:
         return remote.record_specs()
@@ -62,17 +59,10 @@ class MarioLevels(LevelSet):
     def record_specs(self, levels: Sequence[str], copies: int) -> dict[str, Spec]:
         return remote.record_specs()
 
-    def each(
-        self,
-        levels: Sequence[str],
-        copies: int,
-        seed: int,
-        threads: int = 1,
-        tensors: Mapping[str, Tensor] | None = None,
-    ) -> Envs:
+    def each(self, levels: Sequence[str], copies: Copies) -> Envs:
         """All in one session with one server."""
-        kinds = np.repeat(np.arange(len(levels)), copies)
-        rows = remote.RemoteEnvs(self._server(levels), len(kinds), seed, kinds=kinds, tensors=tensors)
+        kinds, server = np.repeat(np.arange(len(levels)), copies.n), self._server(levels)
+        rows = remote.RemoteEnvs(server, len(kinds), copies.seed, kinds=kinds, tensors=copies.tensors)
         return Stacked(rows, FRAMES)
 
     def _server(self, stages: Sequence[str]) -> packaged.OwnServer:

@@ -79,6 +79,14 @@ class Sluggish(Fussy):
         super().__init__()
 
 
+class Plodding(Fussy):
+    """Takes a quarter of a second for a step."""
+
+    def step(self, action: Any) -> Any:
+        time.sleep(0.25)
+        return super().step(action)
+
+
 class Stage(gym.Env[Any, Any]):
     """A stage of a game that is no game: pictures of one gray, its `number` and a step brighter with every step. Every
     step pays 1, and the number decides how many there are.
@@ -110,6 +118,7 @@ for number in range(32):
     name = f"SuperMarioBros-{1 + number // 4}-{1 + number % 4}-v0"
     gym.register(name, "serving:Stage", kwargs={"number": number})
 gym.register("Sluggish-v0", "serving:Sluggish")
+gym.register("Plodding-v0", "serving:Plodding")
 gym.register("Picture-v0", "serving:Picture")
 gym.register("Fussy-v0", "serving:Fussy")
 

@@ -65,10 +65,6 @@ def test_the_forkserver_learns_early_what_workers_will_share(
     (tmp_path / "run").mkdir()
     jumper = "levels:procgen:jumper"
     for file, env in (("my", jumper), ("other", "CartPole-v1"), ("run/config", jumper)):
-        ("my", "levels:procgen:jumper"),
-        ("other", "CartPole-v1"),
-        ("run/config", "levels:procgen:jumper"),
-    ):
         (tmp_path / f"{file}.toml").write_text(f'env = "{env}"\nplace = "processes"\n')
     envs: list[str] = []
     monkeypatch.setattr("passel.place.forkserver.warm_up", envs.append)

@@ -297,6 +297,18 @@ def test_an_environment_that_hangs_is_named_within_five_seconds() -> None:
         envs.close()
 
 
+def test_a_group_may_take_longer_for_a_step_than_a_server_may_be_silent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No one of its environments does."""
+    with Serving("serving:Plodding-v0") as serving:
+        envs = make_envs(serving.address, 8, 0)
+        envs.reset()
+        monkeypatch.setitem(remote_link.Link.ask.__kwdefaults__, "patience", 1.0)
+        began = time.monotonic()
+        assert envs.step(zeros(envs)).reward.tolist() == [1.0] * 8
+        assert time.monotonic() - began > 8 * 0.25
+        envs.close()
+
+
 def test_a_group_may_take_longer_to_build_than_a_server_may_be_silent(monkeypatch: pytest.MonkeyPatch) -> None:
     """Meanwhile the server says that it is at it, and serves others."""
     monkeypatch.setattr(remote, "QUIET", 1.2)

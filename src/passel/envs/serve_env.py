@@ -549,12 +549,16 @@ class Server:
         obs, outcomes = self._blank(n), np.zeros((2, n), "<f8")
         reward, ends = outcomes
         ended = []
+        session.told = session.heard
         for i in range(n):
             seen, reward[i], terminated, truncated = games[i].step(actions[i])
             write(seen, obs[i])
             if terminated or truncated:
                 ends[i] = 1 if terminated else 2
                 ended.append(i)
+            self._still_at_it(client, session)
+            if not games:
+                return  # whoever asked is gone, and the session with them
         arrays = [obs, outcomes]
         if ended:
             fresh = self._blank(len(ended))
@@ -582,9 +586,14 @@ class Server:
                 self._drop(client)
                 self._fail(client, session.seq, error)
             else:
-                if time.monotonic() - session.told > NOTICE_EVERY:
-                    session.told = time.monotonic()
-                    self._send(client, {"op": "working", "seq": session.seq})
+                self._still_at_it(client, session)
+
+    def _still_at_it(self, client: bytes, session: Session) -> None:
+        """A sign of life for who waits, if the last one is some time ago."""
+        now = time.monotonic()
+        if now - session.told > NOTICE_EVERY:
+            session.told = now
+            self._send(client, {"op": "working", "seq": session.seq})
 
     def _send(self, client: bytes, header: Header, arrays: Sequence[Any] = ()) -> None:
         """Never waits: a client that is gone, or does not read, loses its session."""

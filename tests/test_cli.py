@@ -47,6 +47,31 @@ def told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureF
     return run
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["train", "--env", "levels:procgen:jumper"],
+        ["train", "--env=levels:procgen:jumper"],
+        ["train", "--config", "my.toml"],
+        ["train", "--config", "other.toml", "--env", "levels:procgen:jumper"],
+        ["resume", "run"],
+    ],
+)
+def test_the_forkserver_learns_early_what_workers_will_share(
+    words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Wherever the environment is named. Nothing is trained: there is no such algorithm, and nothing to resume."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "run").mkdir()
+    jumper = "levels:procgen:jumper"
+    for file, env in (("my", jumper), ("other", "CartPole-v1"), ("run/config", jumper)):
+        (tmp_path / f"{file}.toml").write_text(f'env = "{env}"\nplace = "processes"\n')
+    envs: list[str] = []
+    monkeypatch.setattr("passel.place.forkserver.warm_up", envs.append)
+    assert main([*words, *(["--algo", "none"] if words[0] == "train" else [])]) == 2
+    assert envs == ["levels:procgen:jumper"]
+
+
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     """A small run by the real command, and what it printed."""

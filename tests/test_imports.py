@@ -81,8 +81,8 @@ OPTIONAL = {
     "matplotlib": "view/plot.py",
     "av": "view/video.py",
     "tensorboard": "view/tensorboard.py",
-    "zmq": "envs/remote.py",
-    "msgpack": "envs/remote.py",
+    "zmq": "envs/zeromq.py",
+    "msgpack": "envs/zeromq.py",
 }
 
 #: A program of its own for other interpreters: nothing of passel imports it, and it imports nothing of passel.

@@ -305,8 +305,9 @@ def _make_parts(config: RunConfig, env: Env, held: Mapping[str, Any] | None) -> 
     levels = level_set(str(env))
     if held:
         return remembered(levels, held["workers"], held["step_us"])
-    apart = config.place != "inline" and config.workers > 1 and levels.listed and len(levels.train) > config.workers
-    return divide(levels, config.workers, measure(levels) if apart else None)
+    apart = config.place != "inline" and config.workers > 1 and len(levels.train) > config.workers
+    uneven = apart and levels.listed and levels.costs_differ
+    return divide(levels, config.workers, measure(levels) if uneven else None)
 
 
 def _check_filters(numbers: Any, spec: EnvSpec) -> None:

@@ -15,6 +15,7 @@ from passel.envs.base import Envs
 from passel.envs.build import AnyEnv, Factory, build
 from passel.envs.level_sets import level_set
 from passel.envs.levels import is_level_set
+from passel.envs.remote_place import Address, Place, is_address
 from passel.types import EnvSpec, PasselError
 
 Backend = Literal["auto", "ale", "gymnasium", "envpool", "remote"]
@@ -87,7 +88,7 @@ def specs(spec: EnvSpec, n: int) -> dict[str, Spec]:
 
 def is_served(env: object) -> bool:
     """Whether the environment runs in an interpreter of its own, behind a socket."""
-    return remote.is_address(env) or packaged.is_name(env)
+    return is_address(env) or packaged.is_name(env)
 
 
 def choose(env: str | Factory, backend: Backend, env_args: Mapping[str, Any] | None = None) -> Kind:
@@ -104,5 +105,5 @@ def choose(env: str | Factory, backend: Backend, env_args: Mapping[str, Any] | N
     return "envpool" if fast else "gymnasium"
 
 
-def _place(env: str | Factory) -> remote.Place:
-    return packaged.OwnServer(str(env)) if packaged.is_name(env) else remote.Address(str(env))
+def _place(env: str | Factory) -> Place:
+    return packaged.server(str(env)) if packaged.is_name(env) else Address(str(env))

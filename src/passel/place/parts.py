@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from passel.envs.levels import LevelSet
+from passel.envs.levels import Copies, LevelSet
 from passel.types import Ints, PasselError
 
 MEASURE_STEPS = 64
@@ -86,7 +86,7 @@ def measure(levels: LevelSet) -> dict[str, float]:
     actions, rng = levels.describe().n_actions, np.random.default_rng(0)
     costs: dict[str, float] = {}
     for name in levels.train:
-        envs = levels.level(name, 1, seed=0)
+        envs = levels.level(name, Copies(1, seed=0))
         try:
             envs.reset()
             envs.step(rng.integers(0, actions, 1))  # the first step may pay for what is set up late

@@ -22,7 +22,7 @@ from passel.clock import Clock
 from passel.config import RunConfig
 from passel.envs.atari_protocol import is_atari
 from passel.envs.base import Envs
-from passel.envs.levels import is_level_set
+from passel.envs.levels import Copies, is_level_set
 from passel.envs.make import is_served, make_envs
 from passel.envs.make import specs as env_specs
 from passel.learner import Learner
@@ -263,8 +263,8 @@ class Plan:
     def _make_envs(self, tensors: Tensors, rank: int) -> Envs:
         seed = derive(self.config.seed, "envs", rank * 1_000 + (0 if self.spec.exact_resume else self.resumed))
         if self.parts is not None:
-            held = self.parts.held[rank]
-            return self.parts.levels.make(held, self.config.envs, seed, self.threads, tensors)
+            copies = Copies(self.config.envs, seed, self.threads, tensors)
+            return self.parts.levels.make(self.parts.held[rank], copies)
         return make_envs(
             self.env,
             self.config.envs,

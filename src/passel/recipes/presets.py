@@ -103,6 +103,7 @@ LEVELS: dict[str, dict[str, Any]] = {
     "levels:sonic": {"sync": "allreduce", "envs": 1, "hidden": [512]},
     "levels:airstriker": {"sync": "allreduce", "envs": 1, "hidden": [512]},
     "levels:breakout-modes": {"sync": "allreduce", "envs": 1, "hidden": [512]},
+    "levels:mario": {"sync": "allreduce", "envs": 1, "hidden": [512]},
     "levels:": {"sync": "allreduce", "envs": 4},
 }
 #: What PPO adds to that. Parts of a rollout are small enough that their images, as floats, need little memory.
@@ -112,6 +113,8 @@ LEVELS_PPO: dict[str, dict[str, Any]] = {
     "levels:sonic": {"lr": 2e-4, "horizon": 512, "minibatches": 32, "reward_scale": 0.01, "entropy": 0.001},
     "levels:airstriker": {"lr": 2e-4, "horizon": 512, "minibatches": 4, "reward_scale": 0.01},
     "levels:breakout-modes": {"lr": 2.5e-4, "horizon": 128, "minibatches": 4},
+    # Rewards add up to some 3000 for a whole stage.
+    "levels:mario": {"lr": 2.5e-4, "horizon": 128, "minibatches": 16, "reward_scale": 0.01, "entropy": 0.01},
 }
 
 

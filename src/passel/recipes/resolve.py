@@ -12,9 +12,10 @@ from typing import Any
 
 from passel.algos import ALGORITHMS
 from passel.config import NONE, RunConfig, resolve
+from passel.envs.level_sets import from_anywhere
 from passel.envs.levels import is_level_set
 from passel.envs.make import is_served
-from passel.envs.remote import is_address
+from passel.envs.remote_place import is_address
 from passel.place.budget import usable_cores
 from passel.place.plan import check, plays_atari
 from passel.recipes.presets import DEFAULT_STEPS, preset
@@ -38,7 +39,10 @@ def resolve_config(*layers: Mapping[str, Any]) -> tuple[RunConfig, Any]:
     config, rest = resolve(RunConfig, known, said, known=[f.name for f in dataclasses.fields(numbers_class)])
     numbers, _ = resolve(numbers_class, rest)
     config = dataclasses.replace(
-        config, workers=config.workers or _default_workers(config), steps=config.steps or DEFAULT_STEPS
+        config,
+        env=from_anywhere(config.env) if is_level_set(config.env) else config.env,
+        workers=config.workers or _default_workers(config),
+        steps=config.steps or DEFAULT_STEPS,
     )
     check(config)
     _refuse_without_effect(said, config, numbers)

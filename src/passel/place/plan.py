@@ -137,7 +137,12 @@ class Plan:
         numbers, config = self.numbers, self.config
         settings = SyncSettings(
             optimiser=OptimiserSettings(
-                kind=numbers.optimizer, lr=numbers.lr, eps=numbers.optimizer_eps, momentum=numbers.momentum
+                kind=numbers.optimizer,
+                lr=numbers.lr,
+                eps=numbers.optimizer_eps,
+                momentum=numbers.momentum,
+                decay=getattr(numbers, "rms_decay", OptimiserSettings.decay),
+                centred=getattr(numbers, "centred", False),
             ),
             max_grad_norm=numbers.max_grad_norm,
             every=config.sync_every,

@@ -84,6 +84,8 @@ def _refuse_without_effect(said: Mapping[str, Any], config: RunConfig, numbers: 
         )
     if said.get("lr_steps") and said.get("lr_end") is None and numbers.lr_end is None:
         raise PasselError("--lr-steps has no effect without --lr-end. Add --lr-end, or leave it out.")
+    if getattr(numbers, "distributional", False) and numbers.huber != type(numbers).huber:
+        raise PasselError("--huber has no effect on --distributional, whose loss is another. Leave one of the two out.")
     if getattr(numbers, "split", False) and numbers.shared == "yes":
         raise PasselError("--split needs a policy and a critic apart, and --shared yes joins them. Leave one out.")
     if numbers.optimizer == "adam" and numbers.momentum:
@@ -102,7 +104,7 @@ def _refuse_rules_of_atari(said: Mapping[str, Any], config: RunConfig) -> None:
 def _check_ranges(config: RunConfig, numbers: Any) -> None:
     positive = ("envs", "shards", "sync_every", "steps", "checkpoint_every", "keep_checkpoints", "eval_episodes")
     at_least_0 = ("entropy", "lr_end", "lr_steps", "warmup", "epsilon_steps", "priority_alpha", "momentum")
-    shares = ("gamma", "gae_lambda", "epsilon_start", "epsilon_end", "target_tau", "priority_beta")
+    shares = ("gamma", "gae_lambda", "epsilon_start", "epsilon_end", "target_tau", "priority_beta", "rms_decay")
     rules: list[tuple[Any, tuple[str, ...], Callable[[Any], bool], str]] = [
         (config, ("workers", *positive), lambda v: v >= 1, "at least 1"),
         (config, ("seed", "threads"), lambda v: v >= 0, "0 or more"),
@@ -130,6 +132,8 @@ def _check_ranges(config: RunConfig, numbers: Any) -> None:
             lambda v: v > 0,
             "more than 0",
         ),
+        (numbers, ("atoms",), lambda v: v >= 2, "at least 2"),
+        (numbers, ("v_min", "v_max"), lambda v: True, "a finite number"),
         (numbers, at_least_0, lambda v: v >= 0, "0 or more"),
         (
             numbers,
@@ -146,6 +150,8 @@ def _check_ranges(config: RunConfig, numbers: Any) -> None:
     if ALGORITHMS[config.algo].diet == "rollout":
         _check_rollout(config, numbers)
         return
+    if numbers.v_min >= numbers.v_max:
+        raise PasselError(f"--v-min is {numbers.v_min:g}, and must be less than --v-max, which is {numbers.v_max:g}.")
     share = numbers.capacity // config.workers
     if numbers.batch > share:
         raise PasselError(

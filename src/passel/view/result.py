@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 import shutil
 import sys
@@ -177,7 +178,7 @@ def _commands(console: Console, folder: Path, summary: Mapping[str, Any]) -> Non
         f"{passel} resume {run}{more.get(str(summary.get('status')), '')}": "go on from the last checkpoint",
         f"{passel} eval {run}": "play greedy episodes, and count",
         f"{passel} plot {run}": "the learning curve as a picture",
-        f"{passel} video {run}": "film the best, median and worst episode",
+        **_ways_to_look(folder, f"{passel} {{}} {run}"),
     }
     if (folder / "tb").exists():
         commands[f"tensorboard --logdir {shlex.quote(str(folder / 'tb'))}"] = "curves and network in a browser"
@@ -189,6 +190,16 @@ def _commands(console: Console, folder: Path, summary: Mapping[str, Any]) -> Non
         if captioned:
             line.append(f"{' ' * (longest - len(command) + 2)}{what}", style="bright_black")
         console.print(line, soft_wrap=True)
+
+
+def _ways_to_look(folder: Path, command: str) -> dict[str, str]:
+    """A film; of a set of levels a table; and of an environment behind a server nothing, for it sends no pictures."""
+    card = json.loads((folder / "card.json").read_text()) if (folder / "card.json").exists() else {}
+    if "levels" in card:
+        return {command.format("levels"): "every level, trained on or held out"}
+    if card.get("env", {}).get("backend") == "remote":
+        return {}
+    return {command.format("video"): "film the best, median and worst episode"}
 
 
 def _program() -> str:

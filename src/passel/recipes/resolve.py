@@ -74,14 +74,18 @@ def _refuse_without_effect(said: Mapping[str, Any], config: RunConfig, numbers: 
             )
     if config.sync == "solo" and config.sync_every > 1:
         raise PasselError("--sync-every has no effect under --sync solo, which shares nothing. Leave it out.")
-    default_eps = type(numbers).optimizer_eps
-    if numbers.optimizer == "sgd" and numbers.optimizer_eps != default_eps:
-        raise PasselError("--optimizer-eps has no effect on sgd, which has none. Leave it out.")
     if config.place == "inline" and config.transport == "distributed":
         raise PasselError(
             "--transport distributed has no effect under --place inline, which is one process. "
             "Use --place processes, or leave it out."
         )
+    _refuse_numbers_without_effect(said, numbers)
+
+
+def _refuse_numbers_without_effect(said: Mapping[str, Any], numbers: Any) -> None:
+    default_eps = type(numbers).optimizer_eps
+    if numbers.optimizer == "sgd" and numbers.optimizer_eps != default_eps:
+        raise PasselError("--optimizer-eps has no effect on sgd, which has none. Leave it out.")
     if said.get("lr_steps") and said.get("lr_end") is None and numbers.lr_end is None:
         raise PasselError("--lr-steps has no effect without --lr-end. Add --lr-end, or leave it out.")
     if getattr(numbers, "distributional", False) and numbers.huber != type(numbers).huber:

@@ -16,7 +16,7 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 PEERS_INSTALLED := $(PEERS)/.installed
 
-BENCHES := update_cost startup dqn_speed ppo_speed scaling split time_to_solve replay_vs_cpprb remote_envs \
+BENCHES := update_cost startup dqn_speed ppo_speed scaling split time_to_solve replay_vs_cpprb replay_memory remote_envs \
 	joint_speed joint_memory
 WITH_PEERS := dqn_speed ppo_speed time_to_solve
 

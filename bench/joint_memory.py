@@ -5,7 +5,7 @@
 
 Two promises: at no time more than 1.25 times the bytes of the frames of everybody's rollouts plus 350 MB for each
 process, and no more than 1 MB a minute of growth over the last half. Each shared page is counted once. Processes are
-the watcher, the forkserver and the workers; Python's resource tracker is part of the tree but brings no allowance.
+the watcher and the workers; Python's forkserver and resource tracker are part of the tree but bring no allowance.
 The exit code is 1 if a promise is broken.
 """
 
@@ -27,7 +27,7 @@ from passel.run.rss import tree_rss_mb
 
 TITLE = "Memory of joint PPO"
 SLACK, PER_PROCESS, GROWTH = 1.25, 350.0, 1.0  # times, MB, MB a minute
-START_PATIENCE = 120.0  # seconds
+START_PATIENCE, STOP_PATIENCE = 120.0, 300.0  # seconds; a run that is stopped still writes its checkpoint
 
 
 def frames_mb(card: dict[str, Any], horizon: int) -> float:
@@ -55,7 +55,7 @@ def watch(words: list[str], out: Path, minutes: float) -> tuple[list[tuple[float
             time.sleep(1.0)
     finally:
         process.send_signal(signal.SIGINT)
-        process.communicate(timeout=60)
+        process.communicate(timeout=STOP_PATIENCE)
     card: dict[str, Any] = json.loads((out / "card.json").read_text())
     return samples, card | {"summary": json.loads((out / "summary.json").read_text())}
 
@@ -97,7 +97,7 @@ def main() -> None:
         words = [said.python, "-m", "passel", "train", "--quiet", "--out", str(out), *flags(settings)]
         samples, told = watch(words, out, said.minutes)
     frames = frames_mb(told, said.horizon)
-    processes = 2 + said.workers
+    processes = 1 + said.workers
     limit = SLACK * frames + PER_PROCESS * processes
     most, growth = max(mb for _, mb in samples), slope(samples)
     rows = [

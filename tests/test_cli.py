@@ -328,7 +328,19 @@ class TestLooking:
         assert std <= high - low
         assert told("eval", "x", "--episodes", "20", "--seed", "5")[1] == out, "a seed is a set of episodes"
         assert told("eval", "x", "--episodes", "20", "--seed", "6")[1] != out
+        drawn = told("eval", "x", "--episodes", "20", "--seed", "5", "--sample")[1]
+        assert drawn == out.replace("greedy ", ""), "the preset's exploration ends at 0"
         assert told("eval", "x", "--episodes", "0") == (2, "", "passel: --episodes is 0, and must be at least 1.\n")
+
+    def test_eval_in_another_environment_of_the_same_shape(self, told: Callable[..., Said], run: Path) -> None:
+        """CartPole-v0 is the same game, and ends after 200 steps."""
+        same, shorter = (told("eval", "x", "--env", env, "--seed", "5") for env in ("CartPole-v1", "CartPole-v0"))
+        assert same == told("eval", "x", "--seed", "5")
+        assert shorter[0] == 0
+        assert float(shorter[1].split(" to ")[1].rstrip(")\n")) <= 200
+        code, _, said = told("eval", "x", "--env", "Acrobot-v1")
+        assert code == 2
+        assert "Acrobot-v1 shows (6,) of float32 and has 3 actions" in said
 
     def test_plot(self, told: Callable[..., Said], run: Path) -> None:
         pytest.importorskip("matplotlib")

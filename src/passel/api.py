@@ -192,20 +192,35 @@ def evaluate(
     *,
     episodes: int = 100,
     seed: int | None = None,
-    env: Callable[[], gym.Env[Any, Any]] | None = None,
+    env: Env | None = None,
+    sample: bool = False,
     progress: Callable[[int], bool] = lambda _: True,
 ) -> EvalResult:
-    """Play fresh greedy episodes with the policy of a run."""
+    """Play fresh episodes with the policy of a run, greedily or (`sample`) drawing actions as in training; in its own
+    environment, or in another (`env`) that looks the same and is played with as many actions.
+    """
     policy = load(path)
     config, _ = resolve_config(RunFolder.open(Path(path), lock=False).read_config())
     fresh = derive(config.seed if seed is None else seed, "evaluation", -1 % 2**31)
     if env is None and is_level_set(config.env):
         levels = level_set(config.env)
         each = max(1, episodes // len(levels.train))
-        found = play_levels(policy, levels, levels.train, each, fresh, progress=progress)
+        found = play_levels(policy, levels, levels.train, each, fresh, sample=sample, progress=progress)
         return summarise([episode for level in found.values() for episode in level])
-    options: dict[str, Any] = {"threads": usable_cores(), "env_args": env_args(config), "progress": progress}
-    return summarise(play(policy, env or config.env, episodes, fresh, **options))
+    if env is not None:
+        policy = policy.moved_to(describe(env))
+    return summarise(
+        play(
+            policy,
+            env or config.env,
+            episodes,
+            fresh,
+            threads=usable_cores(),
+            env_args=env_args(config) if env is None else None,
+            sample=sample,
+            progress=progress,
+        )
+    )
 
 
 def evaluate_levels(

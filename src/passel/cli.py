@@ -150,6 +150,8 @@ def _parser(arguments: Sequence[str]) -> _Parser:
     evaluation = command("eval", "Play fresh greedy episodes with a run's policy.", run=True)
     evaluation.add_argument("--episodes", type=_whole, default=100, help="How many (default 100).")
     evaluation.add_argument("--seed", type=_whole, help="Seed of the episodes; default: the run's.")
+    evaluation.add_argument("--sample", action="store_true", help="Draw actions as in training, not the best ones.")
+    evaluation.add_argument("--env", help="Another environment of the same shape; default: the run's own.")
     video = command("video", "Film the best, the median and the worst of some greedy episodes.", run=True)
     video.add_argument("--episodes", type=_whole, default=10, help="How many to choose from (default 10).")
     video.add_argument("--seed", type=_whole, default=0, help="Seed of the first episode (default 0).")
@@ -298,9 +300,11 @@ def _eval(said: argparse.Namespace, began: float) -> int:
             bar.update(task, completed=ended)
             return True
 
-        result = api.evaluate(said.run, episodes=said.episodes, seed=said.seed, progress=show)
+        asked = {"episodes": said.episodes, "seed": said.seed, "sample": said.sample, "env": said.env}
+        result = api.evaluate(said.run, **asked, progress=show)
     spread = f"± {result.std:.1f} (from {result.min:.1f} to {result.max:.1f})"
-    print(f"{result.episodes} greedy episodes: {result.mean:.1f} {spread}")
+    how = "" if said.sample else "greedy "
+    print(f"{result.episodes} {how}episodes: {result.mean:.1f} {spread}")
     return 0
 
 

@@ -31,11 +31,13 @@ def play(
     *,
     threads: int = 1,
     env_args: Mapping[str, Any] | None = None,
+    sample: bool = False,
     progress: Callable[[int], bool] = lambda _: True,
 ) -> list[Episode]:
-    """`episodes` episodes from new starts. Each copy of the environment plays a number of them that is fixed
-    beforehand: to count whichever end first would favour the short ones. `progress` is told how many have ended, and
-    stops the evaluation by returning False.
+    """`episodes` episodes from new starts, greedily or (`sample`) drawing actions as in training.
+
+    Each copy of the environment plays a number of them that is fixed beforehand: to count whichever end first would
+    favour the short ones. `progress` is told how many have ended, and stops the evaluation by returning False.
     """
     if episodes < 1:
         raise PasselError(f"--episodes is {episodes}, and must be at least 1.")
@@ -44,7 +46,8 @@ def play(
     quota[: episodes % copies] += 1
     backend: Any = policy.spec.backend
     envs = make_envs(env, copies, seed, backend=backend, threads=threads, env_args=env_args)
-    return [episode for _, episode in _play_out(policy, envs, quota, progress)]
+    rng = np.random.default_rng(seed) if sample else None
+    return [episode for _, episode in _play_out(policy, envs, quota, progress, rng)]
 
 
 def play_levels(

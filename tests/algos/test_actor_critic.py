@@ -94,27 +94,39 @@ def gradients(algo: ActorCritic, batch: Minibatch) -> dict[str, Tensor]:
 def by_autograd(algo: ActorCritic, batch: Minibatch, policy_loss: Any) -> dict[str, Tensor]:
     """Both gradients of losses written as anybody would write them."""
     obs = torch.from_numpy(batch.obs)
-    logp = torch.log_softmax(algo.flats["policy"].module(obs), dim=1)
+    joined = "value" not in algo.flats
+    output = algo.flats["policy"].module(obs)
+    logp = torch.log_softmax(output[:, :4], dim=1)
     entropy = -(logp.exp() * logp).sum(dim=1).mean()
     taken = logp[range(len(logp)), batch.action]
-    algo.flats["policy"].backward(policy_loss(taken) - algo._config.entropy * entropy)
-    value = algo.flats["value"].module(obs)[:, 0]
-    algo.flats["value"].backward((value - torch.from_numpy(batch.target)).square().mean() / 2)
+    of_policy = policy_loss(taken) - algo._config.entropy * entropy
+    value = output[:, 4] if joined else algo.flats["value"].module(obs)[:, 0]
+    of_critic = (value - torch.from_numpy(batch.target)).square().mean() / 2
+    if joined:
+        algo.flats["policy"].backward(of_policy + algo._config.critic_weight * of_critic)
+    else:
+        algo.flats["policy"].backward(of_policy)
+        algo.flats["value"].backward(of_critic)
     return {name: flat.grads.clone() for name, flat in algo.flats.items()}
 
 
-@pytest.mark.parametrize("spec", [SPEC, IMAGES], ids=["vectors", "images"])
-def test_a3c_has_the_policy_gradient(spec: EnvSpec) -> None:
-    algo = make(A3C, ActorCriticConfig(hidden=(8,)), spec)
+#: Whether policy and critic are one network, and what they look at.
+SHAPES = [(spec, shared) for spec in (SPEC, IMAGES) for shared in ("no", "yes")]
+SHAPE_IDS = [f"{spec.id}, {'joined' if shared == 'yes' else 'apart'}" for spec, shared in SHAPES]
+
+
+@pytest.mark.parametrize(("spec", "shared"), SHAPES, ids=SHAPE_IDS)
+def test_a3c_has_the_policy_gradient(spec: EnvSpec, shared: str) -> None:
+    algo = make(A3C, ActorCriticConfig(hidden=(8,), shared=shared, critic_weight=0.3), spec)
     batch, _, _ = judged(algo, spec)
     expected = by_autograd(algo, batch, lambda taken: -(torch.from_numpy(batch.advantage) * taken).mean())
     for name, found in gradients(algo, batch).items():
         torch.testing.assert_close(found, expected[name], rtol=1e-3, atol=1e-5)
 
 
-@pytest.mark.parametrize("spec", [SPEC, IMAGES], ids=["vectors", "images"])
-def test_ppo_has_the_gradient_of_the_clipped_surrogate(spec: EnvSpec) -> None:
-    algo = make(PPO, PPOConfig(hidden=(8,), clip=0.1, normalise=False), spec)
+@pytest.mark.parametrize(("spec", "shared"), SHAPES, ids=SHAPE_IDS)
+def test_ppo_has_the_gradient_of_the_clipped_surrogate(spec: EnvSpec, shared: str) -> None:
+    algo = make(PPO, PPOConfig(hidden=(8,), clip=0.1, normalise=False, shared=shared), spec)
     batch, _, _ = judged(algo, spec)
     policy = algo.flats["policy"]
     policy.values.add_(NOISE[spec.id] * torch.randn(len(policy)))  # so that the clip has work to do
@@ -181,3 +193,29 @@ def test_the_first_policy_is_nearly_even(kind: type[ActorCritic], config: Any) -
     policy = torch.softmax(algo.flats["policy"].module(torch.from_numpy(observations(50))), dim=1)
     assert (policy - 0.25).abs().max() < 0.02
     assert all(np.isnan(number) for number in algo.scalars(0))
+
+
+@pytest.mark.parametrize(
+    ("kind", "spec", "numbers", "names"),
+    [
+        (PPO, IMAGES, {}, {"policy"}),
+        (PPO, IMAGES, {"shared": "no"}, {"policy", "value"}),
+        (PPO, IMAGES, {"split": True}, {"policy", "value"}),
+        (PPO, SPEC, {}, {"policy", "value"}),
+        (PPO, SPEC, {"shared": "yes"}, {"policy"}),
+        (A3C, IMAGES, {}, {"policy", "value"}),
+        (A3C, IMAGES, {"shared": "yes"}, {"policy"}),
+    ],
+)
+def test_ppo_shares_a_network_for_images_and_a3c_where_it_is_told_to(
+    kind: type[ActorCritic], spec: EnvSpec, numbers: dict[str, Any], names: set[str]
+) -> None:
+    assert set(make(kind, kind.Config(hidden=(8,), **numbers), spec).flats) == names
+
+
+def test_a_joined_network_starts_with_an_even_policy_and_a_critic_that_speaks() -> None:
+    torch.manual_seed(0)
+    algo = PPO(PPOConfig(hidden=(8,)), IMAGES, Tensors({}))
+    head = list(algo.flats["policy"].module.parameters())[-2]
+    assert head[:-1].norm(dim=1).tolist() == pytest.approx([0.01] * 4, rel=1e-3)
+    assert head[-1].norm().item() == pytest.approx(1, rel=1e-3)

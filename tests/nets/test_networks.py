@@ -9,12 +9,15 @@ import pytest
 import torch
 from torch import nn
 
+from passel.algos.ppo import PPO, PPOConfig
+from passel.arena import Tensors
 from passel.nets import network
 from passel.nets.flat import Flat
 from passel.nets.network import Network
 from passel.nets.q_network import QNetwork
 from passel.nets.torsos import ImageTorso, VectorTorso, is_channels_last, is_image, torso_for
 from passel.recipes.presets import PRESETS
+from passel.types import EnvSpec
 
 
 def weights(module: nn.Module) -> int:
@@ -74,12 +77,13 @@ def test_the_network_for_tetris_has_as_many_weights_as_the_one_it_comes_from() -
     def without_biases(network: nn.Module) -> int:
         return sum(weight.numel() for name, weight in network.named_parameters() if not name.endswith("bias"))
 
-    critic = Network(shape, 1, numbers["hidden"], filters=numbers["filters"])
-    policy = Network(shape, 6, numbers["hidden"], filters=numbers["filters"])
-    assert without_biases(critic) == 1_548_352
-    assert without_biases(policy) == 1_548_352 - 64 + 6 * 64
+    numbers = PPOConfig(**{key: tuple(numbers[key]) for key in ("hidden", "filters")})
+    algo = PPO(numbers, EnvSpec("tetris", shape, np.dtype(np.uint8), n_actions=6), Tensors({}))
+    (only,) = (flat.module for flat in algo.flats.values())
+    assert isinstance(only, Network)
+    assert without_biases(only) - 6 * 64 == 1_548_352, "not counting the policy's head"
     picture = torch.zeros(2, *shape, dtype=torch.uint8)
-    assert [tuple(layer.shape[1:]) for layer in _outputs(policy, picture)] == [(32, 59, 63), (64, 28, 30), (32, 26, 28)]
+    assert [tuple(layer.shape[1:]) for layer in _outputs(only, picture)] == [(32, 59, 63), (64, 28, 30), (32, 26, 28)]
 
 
 def _outputs(network: Network, picture: torch.Tensor) -> list[torch.Tensor]:

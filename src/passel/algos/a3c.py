@@ -7,9 +7,8 @@ it is PAAC (Clemente et al. 2017): the same file; the scheme and the numbers dif
 from __future__ import annotations
 
 from passel.algos.actor_critic import ActorCritic, ActorCriticConfig
-from passel.algos.base import Loss
-from passel.maths.policy_gradient import policy_gradient_and_slope
-from passel.types import Minibatch
+from passel.maths.policy_gradient import PolicyLoss, policy_gradient_and_slope
+from passel.types import Floats, Minibatch
 
 
 class A3C(ActorCritic):
@@ -20,9 +19,7 @@ class A3C(ActorCritic):
     Config = ActorCriticConfig
     scalar_names = ("entropy", "value_mean")
 
-    def loss(self, batch: Minibatch, progress: float = 0.0) -> Loss:
-        logits, tape = self._policy.record(batch.obs)
+    def lesson(self, logits: Floats, batch: Minibatch, progress: float) -> PolicyLoss:
         said = policy_gradient_and_slope(logits, batch.action, batch.advantage, batch.weight, self._config.entropy)
         self._told = [said.entropy, float(batch.value.mean())]
-        policy = self._policy.loss(said.value, tape, said.slope)
-        return Loss(self.losses(batch, policy))
+        return said

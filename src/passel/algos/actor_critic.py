@@ -1,21 +1,22 @@
-"""What A3C and PPO share: a policy network, a value network, separate, each with a vector of its own."""
+"""What A3C and PPO share: a policy, a critic, and rollouts that the critic has judged."""
 
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
 
-from passel.algos.base import Algorithm
+from passel.algos.base import Algorithm, Loss
 from passel.arena import Spec, Tensors
 from passel.config import option
-from passel.maths.policy_gradient import gae, log_softmax, value_loss_and_slope
+from passel.maths.policy_gradient import PolicyLoss, gae, log_softmax, value_loss_and_slope
+from passel.nets.actor_and_critic import ActorAndCritic, AnyLoss, Apart, Joined
 from passel.nets.flat import Flat
-from passel.nets.network import AutogradLoss, Network
-from passel.nets.perceptron import RecordedLoss
-from passel.nets.torsos import FILTERS
+from passel.nets.torsos import FILTERS, is_image
 from passel.types import Array, EnvSpec, Floats, Grid, Ints, Judgement, Minibatch
 
 JUDGED_AT_ONCE = 1 << 22  # numbers of observations
@@ -39,6 +40,10 @@ class ActorCriticConfig:
     gamma: float = option(0.99, "Discount of a step.")
     horizon: int = option(5, "Steps of each environment between two lessons.")
     gae_lambda: float = option(1.0, "How far returns reach: over the whole horizon at 1, and less below.")
+    shared: Literal["auto", "yes", "no"] = option(
+        "no", "Whether policy and critic are one network with two heads; auto: for images, where it halves the work."
+    )
+    critic_weight: float = option(0.5, "What the critic's loss counts beside the policy's, in a shared network.")
     split: bool = option(False, "Compute the policy's and the critic's gradients in two processes at once.")
     entropy: float = option(0.01, "What a nat of the policy's entropy is worth, so that it does not settle too soon.")
 
@@ -55,15 +60,17 @@ class ActorCritic(Algorithm):
     def __init__(self, config: Any, spec: EnvSpec, tensors: Tensors) -> None:
         self._config = config
         bounds = spec.bounds if config.scale_obs else None
-        self._policy = Network(spec.obs_shape, spec.n_actions, config.hidden, bounds, config.filters)
-        self._critic = Network(spec.obs_shape, 1, config.hidden, bounds, config.filters)
-        self._policy.start_orthogonal(0.01)
-        self._critic.start_orthogonal(1.0)
-        self.flats = {"policy": Flat(self._policy), "value": Flat(self._critic)}
+        shape = {"obs_shape": spec.obs_shape, "hidden": config.hidden, "bounds": bounds, "filters": config.filters}
+        self._nets: ActorAndCritic = (
+            Joined(spec.n_actions, config.critic_weight, **shape)
+            if is_joined(config, spec)
+            else Apart(spec.n_actions, **shape)
+        )
+        self.flats = {name: Flat(network) for name, network in self._nets.networks.items()}
         self._told = [math.nan] * len(self.scalar_names)
 
     def act(self, obs: Array, step: int, rng: np.random.Generator) -> Ints:
-        policy = np.exp(log_softmax(self._policy.values(obs)))
+        policy = np.exp(log_softmax(self._nets.logits(obs)))
         # The first action whose cumulated probability passes a number between 0 and 1; rounding must not pass the last.
         passed = policy.cumsum(axis=1) > rng.random((len(obs), 1))
         passed[:, -1] = True
@@ -71,7 +78,7 @@ class ActorCritic(Algorithm):
         return actions
 
     def act_greedily(self, obs: Array) -> Ints:
-        best: Ints = self._policy.values(obs).argmax(1)
+        best: Ints = self._nets.logits(obs).argmax(1)
         return best
 
     def refresh(self, version: int) -> None:
@@ -79,8 +86,7 @@ class ActorCritic(Algorithm):
 
     def values(self, obs: Array) -> Floats:
         """What the critic says of states [B, ...]: [B]."""
-        values: Floats = self._critic.values(obs)[:, 0]
-        return values
+        return self._nets.values(obs)
 
     def judge(self, obs: Grid, action: Ints, reward: Floats, discount: Floats, last_obs: Array) -> Judgement:
         """The rollout [T, N] as the networks see it now: some of its times at once, for images become large there."""
@@ -88,21 +94,47 @@ class ActorCritic(Algorithm):
         stride = max(1, JUDGED_AT_ONCE // math.prod(obs.shape[1:]))
         for times in (slice(start, start + stride) for start in range(0, len(reward), stride)):
             flat, chosen = obs[times].reshape(-1, *obs.shape[2:]), action[times]
-            value[times] = self.values(flat).reshape(chosen.shape)
-            said = log_softmax(self._policy.values(flat))[np.arange(chosen.size), chosen.ravel()]
-            logp[times] = said.reshape(chosen.shape)
+            logits, values = self._nets.both(flat)
+            value[times] = values.reshape(chosen.shape)
+            logp[times] = log_softmax(logits)[np.arange(chosen.size), chosen.ravel()].reshape(chosen.shape)
         advantage = gae(reward, discount, value, self.values(last_obs), self._config.gae_lambda)
         return Judgement(value, logp, advantage)
 
     def scalars(self, step: int) -> list[float]:
         return self._told
 
-    def losses(self, batch: Minibatch, policy: RecordedLoss | AutogradLoss) -> dict[str, RecordedLoss | AutogradLoss]:
-        """The losses of both networks, or the policy's alone, where the critic is somebody else's business."""
-        return {"policy": policy} if self._config.split else {"policy": policy, "value": self.value_loss(batch)}
+    def loss(self, batch: Minibatch, progress: float = 0.0) -> Loss:
+        told = 0.0
 
-    def value_loss(self, batch: Minibatch) -> RecordedLoss | AutogradLoss:
+        def policy(logits: Floats) -> tuple[float, Floats]:
+            nonlocal told
+            said = self.lesson(logits, batch, progress)
+            told = said.kl
+            return said.value, said.slope
+
+        if self._config.split:  # the critic is somebody else's business
+            return Loss({"policy": self._apart.policy_loss(batch.obs, policy)}, told=told)
+        losses = self._nets.losses(batch.obs, policy, partial(self._critic_slope, batch))
+        return Loss(losses, told=told)
+
+    @abstractmethod
+    def lesson(self, logits: Floats, batch: Minibatch, progress: float) -> PolicyLoss:
+        """What the policy should learn from these rows. Notes its numbers for `scalars`."""
+
+    def value_loss(self, batch: Minibatch) -> AnyLoss:
+        """The critic's loss alone."""
+        return self._apart.critic_loss(batch.obs, partial(self._critic_slope, batch))
+
+    def _critic_slope(self, batch: Minibatch, values: Floats) -> tuple[float, Floats]:
         clip = getattr(self._config, "value_clip", None)
-        output, tape = self._critic.record(batch.obs)
-        loss, slope = value_loss_and_slope(output[:, 0], batch.target, batch.weight, batch.value, clip)
-        return self._critic.loss(loss, tape, slope[:, None])
+        return value_loss_and_slope(values, batch.target, batch.weight, batch.value, clip)
+
+    @property
+    def _apart(self) -> Apart:
+        assert isinstance(self._nets, Apart)
+        return self._nets
+
+
+def is_joined(config: ActorCriticConfig, spec: EnvSpec) -> bool:
+    """Whether policy and critic are one network."""
+    return config.shared == "yes" or (config.shared == "auto" and is_image(spec.obs_shape) and not config.split)

@@ -6,11 +6,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 from passel.algos.actor_critic import ActorCritic, ActorCriticConfig
-from passel.algos.base import Loss
 from passel.config import option
-from passel.maths.policy_gradient import clipped_surrogate_and_slope, normalised
+from passel.maths.policy_gradient import PolicyLoss, clipped_surrogate_and_slope, normalised
 from passel.maths.schedules import linear
-from passel.types import Minibatch
+from passel.types import Floats, Minibatch
 
 
 @dataclass(frozen=True)
@@ -23,6 +22,9 @@ class PPOConfig(ActorCriticConfig):
     gae_lambda: float = option(0.95, "How far returns reach: over the whole horizon at 1, and less below.")
     epochs: int = option(4, "Passes over a rollout.")
     minibatches: int = option(4, "Parts that a pass is made in, an update each.")
+    shared: Literal["auto", "yes", "no"] = option(
+        "auto", "Whether policy and critic are one network with two heads; auto: for images, where it halves the work."
+    )
     clip: float = option(0.2, "How far the probability of an action may move in one lesson, as a ratio.")
     clip_end: float | None = option(None, "The same in the end, reached in a straight line; none: constant.")
     value_clip: float | None = option(None, "How far the critic may move in one lesson; none: as far as it likes.")
@@ -42,17 +44,15 @@ class PPO(ActorCritic):
     Config = PPOConfig
     scalar_names = ("entropy", "value_mean", "kl", "clipped")
 
-    def loss(self, batch: Minibatch, progress: float = 0.0) -> Loss:
+    def lesson(self, logits: Floats, batch: Minibatch, progress: float) -> PolicyLoss:
         config = self._config
         clip = config.clip if config.clip_end is None else linear(config.clip, config.clip_end, progress, over=1)
         advantage = normalised(batch.advantage, batch.weight, batch.group) if config.normalise else batch.advantage
-        logits, tape = self._policy.record(batch.obs)
         said = clipped_surrogate_and_slope(
             logits, batch.action, advantage, batch.logp, batch.weight, clip, config.entropy
         )
         self._told = [said.entropy, float(batch.value.mean()), said.kl, said.clipped]
-        policy = self._policy.loss(said.value, tape, said.slope)
-        return Loss(self.losses(batch, policy), told=said.kl)
+        return said
 
     def enough(self, agreed: float) -> bool:
         target = self._config.target_kl

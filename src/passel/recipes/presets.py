@@ -80,8 +80,8 @@ PRESETS: dict[tuple[str, str], dict[str, Any]] = {
         "epsilon_end": 0.02,
         "epsilon_steps": 15_000,
     },
-    # The network of the C++ Tetris that this grew from: 1,548,352 weights in the critic, biases not counted. Its
-    # policy is the same, but for the head. NES Tetris from pixels is not solved by it, nor by anybody we know of.
+    # The network of the C++ Tetris that this grew from: 1,548,352 weights, not counting biases and the policy's
+    # head. NES Tetris from pixels is not solved by it, nor by anybody we know of.
     ("ppo", "tetris"): {
         "hidden": [64],
         "filters": [32, 64, 32],

@@ -78,6 +78,8 @@ def _refuse_without_effect(said: Mapping[str, Any], config: RunConfig, numbers: 
         )
     if said.get("lr_steps") and said.get("lr_end") is None and numbers.lr_end is None:
         raise PasselError("--lr-steps has no effect without --lr-end. Add --lr-end, or leave it out.")
+    if getattr(numbers, "split", False) and numbers.shared == "yes":
+        raise PasselError("--split needs a policy and a critic apart, and --shared yes joins them. Leave one out.")
     if numbers.optimizer == "adam" and numbers.momentum:
         raise PasselError("--momentum has no effect on adam, which has its own. Use --optimizer sgd or rmsprop.")
 
@@ -116,6 +118,7 @@ def _check_ranges(config: RunConfig, numbers: Any) -> None:
                 "clip_end",
                 "value_clip",
                 "target_kl",
+                "critic_weight",
                 "reward_scale",
             ),
             lambda v: v > 0,

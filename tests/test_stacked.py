@@ -182,7 +182,7 @@ def test_a_memory_that_is_short_of_bytes_says_so_once(tmp_path: Path) -> None:
     run = passel.train(film, **settings, out=str(tmp_path / "run"), view=view)  # type: ignore[arg-type]
     told = [message for message in view.messages if "--frame-bytes" in message]
     assert len(told) == 1
-    assert "fewer than 20,000 transitions" in told[0]
+    assert "fewer than 20,000, the newest ones" in told[0]
     assert kinds(run.path).count("notice") == 1
 
 

@@ -59,7 +59,8 @@ class FrameStore:
         if frames < 1 or obs_shape[0] % frames:
             raise PasselError(f"observations of shape {obs_shape} are no stack of {frames} frames.")
         whole = record_bytes(Spec(obs_shape, like.dtype).nbytes // frames)
-        segment = max(whole, min(LARGEST_SEGMENT, nbytes // FEWEST_SEGMENTS // UNIT * UNIT))
+        # A whole number of frames as they are: where none are compressed, nothing is left over at the end.
+        segment = max(whole, min(LARGEST_SEGMENT, nbytes // FEWEST_SEGMENTS) // whole * whole)
         segments = -(-nbytes // segment) + 2
         if writers * segments * segment // UNIT > np.iinfo(REFERENCE).max:
             raise PasselError(

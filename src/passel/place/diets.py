@@ -203,10 +203,10 @@ class ReplayDiet(Diet):
         short = [name for name in arena if name.endswith("/frames/given_up") and int(arena[name].sum())]
         if not short:
             return []
-        cure = "Use --compress lz4" if self.numbers.compress == "none" else "Use a larger --frame-bytes"
+        cure = "--compress lz4" if self.numbers.compress == "none" else "a larger --frame-bytes"
         return [
-            f"The frames take more than the {self._reserved_bytes():,.0f} bytes that are reserved for each: the memory "
-            f"holds fewer than {self.numbers.capacity:,} transitions, the newest ones. {cure} for all of them."
+            f"The frames take more than the {self._reserved_bytes():,.0f} bytes that are reserved for each transition: "
+            f"the memory holds fewer than {self.numbers.capacity:,}, the newest ones. Use {cure} for all of them."
         ]
 
     def _beta(self, step: int) -> float:

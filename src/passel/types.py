@@ -38,7 +38,7 @@ class EnvSpec:
     bounds: Bounds | None = None
     #: The most copies that one group may have; None: as many as the machine bears.
     max_copies: int | None = None
-    #: How many frames an observation stacks along its first axis, the newest last; a rollout keeps each of them once.
+    #: How many frames an observation stacks along its first axis, the newest last; memories keep each of them once.
     frames: int = 1
     #: By which rules it is played, where there is a choice: what a score must be read with.
     protocol: Mapping[str, Any] | None = field(default=None, hash=False)

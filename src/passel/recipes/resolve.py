@@ -107,7 +107,16 @@ def _refuse_rules_of_atari(said: Mapping[str, Any], config: RunConfig) -> None:
 
 def _check_ranges(config: RunConfig, numbers: Any) -> None:
     positive = ("envs", "shards", "sync_every", "steps", "checkpoint_every", "keep_checkpoints", "eval_episodes")
-    at_least_0 = ("entropy", "lr_end", "lr_steps", "warmup", "epsilon_steps", "priority_alpha", "momentum")
+    at_least_0 = (
+        "entropy",
+        "lr_end",
+        "lr_steps",
+        "warmup",
+        "epsilon_steps",
+        "priority_alpha",
+        "momentum",
+        "frame_bytes",
+    )
     shares = ("gamma", "gae_lambda", "epsilon_start", "epsilon_end", "target_tau", "priority_beta", "rms_decay")
     rules: list[tuple[Any, tuple[str, ...], Callable[[Any], bool], str]] = [
         (config, ("workers", *positive), lambda v: v >= 1, "at least 1"),

@@ -87,13 +87,23 @@ def _refuse_without_effect(said: Mapping[str, Any], config: RunConfig, numbers: 
 def _check_ranges(config: RunConfig, numbers: Any) -> None:
     positive = ("envs", "shards", "sync_every", "steps", "checkpoint_every", "keep_checkpoints", "eval_episodes")
     at_least_0 = ("entropy", "lr_end", "lr_steps", "warmup", "epsilon_steps", "priority_alpha", "momentum")
-    shares = ("gamma", "gae_lambda", "epsilon_start", "epsilon_end", "target_tau", "priority_beta")
+    shares = ("gamma", "gae_lambda", "td_lambda", "epsilon_start", "epsilon_end", "target_tau", "priority_beta")
     rules: list[tuple[Any, tuple[str, ...], Callable[[Any], bool], str]] = [
         (config, ("workers", *positive), lambda v: v >= 1, "at least 1"),
         (config, ("seed", "threads"), lambda v: v >= 0, "0 or more"),
         (
             numbers,
-            ("batch", "capacity", "n_step", "target_every", "horizon", "epochs", "minibatches"),
+            (
+                "batch",
+                "capacity",
+                "n_step",
+                "target_every",
+                "horizon",
+                "epochs",
+                "minibatches",
+                "critic_updates",
+                "policy_updates",
+            ),
             lambda v: v >= 1,
             "at least 1",
         ),
@@ -111,10 +121,12 @@ def _check_ranges(config: RunConfig, numbers: Any) -> None:
                 "target_kl",
                 "critic_weight",
                 "reward_scale",
+                "awr_beta",
             ),
             lambda v: v > 0,
             "more than 0",
         ),
+        (numbers, ("awr_weight_clip",), lambda v: v >= 1, "at least 1"),
         (numbers, at_least_0, lambda v: v >= 0, "0 or more"),
         (
             numbers,
@@ -128,8 +140,10 @@ def _check_ranges(config: RunConfig, numbers: Any) -> None:
             value = getattr(source, name, None)
             if value is not None and not (math.isfinite(value) and good(value)):
                 raise PasselError(f"{flag(name)} is {value}, and must be {words}.")
-    if ALGORITHMS[config.algo].diet == "rollout":
+    diet = ALGORITHMS[config.algo].diet
+    if diet == "rollout":
         _check_rollout(config, numbers)
+    if diet != "replay":
         return
     share = numbers.capacity // config.workers
     if numbers.batch > share:

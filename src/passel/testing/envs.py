@@ -109,8 +109,8 @@ class Identity(Toy):
 
 
 class Aim(Toy):
-    """The observation, two numbers, names the action that pays 1: a vector of two, each in a range of its own. To miss by
-    the half of a range costs 1.
+    """The observation, two numbers, names the action that pays 1: a vector of two, each in a range of its own. To miss
+    by half a range costs 1.
 
     The best return is `steps`. An action outside of its range is an error, as in many a simulator.
     """

@@ -30,10 +30,10 @@ class AWRConfig(PolicyConfig):
     entropy: float = option(0.0, "What a nat of the policy's entropy is worth, so that it does not settle too soon.")
     capacity: int = option(50_000, "Steps that are kept, of all workers together; the oldest go first.")
     batch: int = option(256, "Steps in an update, drawn from all that are kept.")
-    critic_updates: int = option(200, "Updates of the critic in a lesson; they come first.")
-    policy_updates: int = option(1000, "Updates of the policy in a lesson.")
+    critic_updates: int = option(50, "Updates of the critic in a lesson; they come first.")
+    policy_updates: int = option(200, "Updates of the policy in a lesson.")
     td_lambda: float = option(0.95, "How far returns reach: to the end of what is kept at 1, and less below.")
-    awr_beta: float = option(1.0, "How much better an action must be to count e times as much: less is greedier.")
+    awr_beta: float = option(0.3, "How much better an action must be to count e times as much: less is greedier.")
     awr_weight_clip: float = option(20.0, "The most that an action may count.")
     normalise: bool = option(
         True, "Scale the advantages of all that is kept to mean 0 and variance 1, each worker its own."

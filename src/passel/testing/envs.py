@@ -119,7 +119,7 @@ class Aim(Toy):
 
     def __init__(self, steps: int = 8) -> None:
         super().__init__(2, 1)
-        self.action_space = Box(self.LOW, self.HIGH, dtype=np.float32)  # type: ignore[assignment]
+        self.action_space = Box(self.LOW, self.HIGH, dtype=np.float32)
         self.steps = steps
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Reset:

@@ -99,14 +99,13 @@ class TestMistakes:
             (["--env", "CartPol-v1"], 'there is no environment "CartPol-v1". Did you mean CartPole-v1?'),
             (
                 ["--env", "Pendulum-v1"],
-                "passel's algorithms act in Discrete action spaces, and Pendulum-v1 has Box(-2.0, 2.0, (1,), float32). "
-                "Choose an environment with Discrete actions, or give a factory that wraps this one so that it has "
-                "them.",
+                "--algo dqn chooses among Discrete actions, and those of Pendulum-v1 are vectors, of length 1. "
+                "Use --algo a3c or ppo or awr.",
             ),
             (
                 ["--env", "MountainCarContinuous-v0"],
-                "passel's algorithms act in Discrete action spaces, and MountainCarContinuous-v0 has "
-                "Box(-1.0, 1.0, (1,), float32). Use MountainCar-v0.",
+                "--algo dqn chooses among Discrete actions, and those of MountainCarContinuous-v0 are vectors, of "
+                "length 1. Use --algo a3c or ppo or awr, or --env MountainCar-v0.",
             ),
             (
                 ["--sync", "solo"],

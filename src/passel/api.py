@@ -20,6 +20,7 @@ from passel.config import RunConfig, as_dict
 from passel.envs.level_sets import level_set
 from passel.envs.levels import is_level_set
 from passel.envs.make import describe, is_served, make_filmed
+from passel.envs.spaces import discrete_sibling
 from passel.evaluation import level_table, play, play_levels, summarise
 from passel.interrupts import Interrupts
 from passel.nets.torsos import FILTERS, is_image
@@ -107,6 +108,7 @@ def _begin_from(path: str, plan: Plan, arena: Arena) -> None:
     for what, its, ours in (
         ("observations of shape", spec.obs_shape, plan.spec.obs_shape),
         ("a number of actions of", spec.n_actions, plan.spec.n_actions),
+        ("actions between", spec.action_bounds, plan.spec.action_bounds),
         ("hidden layers of", hidden, plan.numbers.hidden),
     ):
         if its != ours:
@@ -295,6 +297,7 @@ def make_plan(
             "has them. Leave it out."
         )
     _check_filters(numbers, spec)
+    _check_actions(config.algo, numbers, spec)
     threads = threads_per_worker(config.workers, spec.obs_shape, config.threads)
     plan = Plan(config, numbers, env, spec, threads, resumed, parts)
     reason = plan.diet.why_not()
@@ -322,6 +325,22 @@ def _check_filters(numbers: Any, spec: EnvSpec) -> None:
         raise PasselError(f"--filters has {len(filters)} numbers, and there are {len(FILTERS)} convolutions.")
     if filters != FILTERS and not is_image(spec.obs_shape):
         raise PasselError(f"--filters has no effect on {spec.id}, which is no image. Leave it out.")
+
+
+def _check_actions(algo: str, numbers: Any, spec: EnvSpec) -> None:
+    """Whether the algorithm can act there, and whether what is said of a Gaussian has one to be true of."""
+    if spec.action_shape and not ALGORITHMS[algo].continuous:
+        able = " or ".join(name for name, algorithm in ALGORITHMS.items() if algorithm.continuous)
+        sibling = discrete_sibling(spec.id)
+        raise PasselError(
+            f"--algo {algo} chooses among Discrete actions, and those of {spec.id} are vectors, of length "
+            f"{spec.action_shape[0]}. Use --algo {able}{f', or --env {sibling}' if sibling else ''}."
+        )
+    for field in dataclasses.fields(numbers):
+        said = getattr(numbers, field.name) != field.default
+        if said and field.metadata.get("gaussian") and not spec.action_shape:
+            flag = "--" + field.name.replace("_", "-")
+            raise PasselError(f"{flag} has no effect on {spec.id}, whose actions are Discrete. Leave it out.")
 
 
 def _run(
@@ -424,9 +443,10 @@ def _level_facts(plan: Plan, parts: Parts) -> dict[str, Any]:
 def _spec_from_card(facts: Mapping[str, Any]) -> EnvSpec:
     known = {f.name: facts[f.name] for f in dataclasses.fields(EnvSpec) if f.name in facts}
     known |= {"obs_shape": tuple(facts["obs_shape"]), "obs_dtype": np.dtype(facts["obs_dtype"])}
-    if known.get("bounds") is not None:
-        low, high = known["bounds"]
-        known["bounds"] = tuple(low), tuple(high)
     if known.get("reference_scores") is not None:
         known["reference_scores"] = tuple(known["reference_scores"])
+    for name in ("bounds", "action_bounds"):
+        if known.get(name) is not None:
+            low, high = known[name]
+            known[name] = tuple(low), tuple(high)
     return EnvSpec(**known)

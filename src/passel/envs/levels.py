@@ -144,7 +144,7 @@ class LevelEnvs(Envs):
     def restore(self) -> Array:
         return np.concatenate([part.restore() for part in self._parts])
 
-    def step(self, actions: Ints) -> Step:
+    def step(self, actions: Array) -> Step:
         steps = [part.step(actions[rows]) for part, rows in zip(self._parts, self._rows, strict=True)]
         next_obs = np.concatenate([step.next_obs for step in steps])
         same = all(step.obs is step.next_obs for step in steps)
@@ -172,6 +172,7 @@ def common_spec(name: str, specs: Mapping[str, EnvSpec]) -> EnvSpec:
             ("observations of shape", spec.obs_shape, found.obs_shape),
             ("observations of type", spec.obs_dtype, found.obs_dtype),
             ("a number of actions of", spec.n_actions, found.n_actions),
+            ("actions between", spec.action_bounds, found.action_bounds),
         ):
             if mine != its:
                 raise PasselError(

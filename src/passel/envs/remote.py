@@ -83,7 +83,7 @@ class RemoteEnvs(Envs):
         except RefusedError as error:
             raise sentence(self._place, error) from error
 
-    def step(self, actions: Ints) -> Step:
+    def step(self, actions: Array) -> Step:
         assert self._link is not None
         sent = np.ascontiguousarray(actions, "<i8")
         try:

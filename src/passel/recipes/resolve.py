@@ -117,13 +117,32 @@ def _check_ranges(config: RunConfig, numbers: Any) -> None:
         "momentum",
         "frame_bytes",
     )
-    shares = ("gamma", "gae_lambda", "epsilon_start", "epsilon_end", "target_tau", "priority_beta", "rms_decay")
+    shares = (
+        "gamma",
+        "gae_lambda",
+        "td_lambda",
+        "epsilon_start",
+        "epsilon_end",
+        "target_tau",
+        "priority_beta",
+        "rms_decay",
+    )
     rules: list[tuple[Any, tuple[str, ...], Callable[[Any], bool], str]] = [
         (config, ("workers", *positive), lambda v: v >= 1, "at least 1"),
         (config, ("seed", "threads"), lambda v: v >= 0, "0 or more"),
         (
             numbers,
-            ("batch", "capacity", "n_step", "target_every", "horizon", "epochs", "minibatches"),
+            (
+                "batch",
+                "capacity",
+                "n_step",
+                "target_every",
+                "horizon",
+                "epochs",
+                "minibatches",
+                "critic_updates",
+                "policy_updates",
+            ),
             lambda v: v >= 1,
             "at least 1",
         ),
@@ -141,12 +160,14 @@ def _check_ranges(config: RunConfig, numbers: Any) -> None:
                 "target_kl",
                 "critic_weight",
                 "reward_scale",
+                "awr_beta",
             ),
             lambda v: v > 0,
             "more than 0",
         ),
         (numbers, ("atoms",), lambda v: v >= 2, "at least 2"),
         (numbers, ("v_min", "v_max"), lambda v: True, "a finite number"),
+        (numbers, ("awr_weight_clip",), lambda v: v >= 1, "at least 1"),
         (numbers, at_least_0, lambda v: v >= 0, "0 or more"),
         (
             numbers,
@@ -160,8 +181,10 @@ def _check_ranges(config: RunConfig, numbers: Any) -> None:
             value = getattr(source, name, None)
             if value is not None and not (math.isfinite(value) and good(value)):
                 raise PasselError(f"{flag(name)} is {value}, and must be {words}.")
-    if ALGORITHMS[config.algo].diet == "rollout":
+    diet = ALGORITHMS[config.algo].diet
+    if diet == "rollout":
         _check_rollout(config, numbers)
+    if diet != "replay":
         return
     if numbers.v_min >= numbers.v_max:
         raise PasselError(f"--v-min is {numbers.v_min:g}, and must be less than --v-max, which is {numbers.v_max:g}.")

@@ -123,3 +123,21 @@ def n_step_return(r: Matrix, discount: Matrix, v_last: Vector) -> list[list[floa
             total = r[i][n] + discount[i][n] * total
             returns[i][n] = total
     return returns
+
+
+def lambda_returns(r: Matrix, discount: Matrix, v_next: Matrix, lam: float) -> list[list[float]]:
+    """Sutton and Barto, equation 12.3: the n-step returns G_{t:t+n} of every length, (1 - lambda) lambda^(n-1) of each,
+    and what is left of the weight on the longest. A discount of zero ends the sum of rewards by itself.
+    """
+    steps, envs = len(r), len(r[0])
+    returns = [[0.0] * envs for _ in range(steps)]
+    for i in range(envs):
+        for t in range(steps):
+            rewards, reach, weight = 0.0, 1.0, 1.0
+            for k in range(t, steps):
+                rewards += reach * r[k][i]
+                reach *= discount[k][i]
+                share = weight if k == steps - 1 else (1 - lam) * weight
+                returns[t][i] += share * (rewards + reach * v_next[k][i])
+                weight *= lam
+    return returns

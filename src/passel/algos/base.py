@@ -16,12 +16,12 @@ from passel.arena import Spec, Tensors
 from passel.nets.flat import Flat
 from passel.nets.network import AutogradLoss
 from passel.nets.perceptron import RecordedLoss
-from passel.types import Array, EnvSpec, Floats, Ints
+from passel.types import Array, EnvSpec, Floats
 
 
 @dataclass(frozen=True)
 class Loss:
-    """One loss for each network, what the memory wants to know of it, and what all learners should agree on."""
+    """One loss for each network that learns now, what the memory wants to know, what all learners should agree on."""
 
     losses: Mapping[str, RecordedLoss | AutogradLoss]
     td_abs: Floats | None = None
@@ -46,8 +46,11 @@ class Algorithm(ABC):
     name: ClassVar[str]
     summary: ClassVar[str]
     Config: ClassVar[type[Any]]
-    #: How experience reaches it: "replay" (drawn again and again) or "rollout" (fresh, and then forgotten).
-    diet: ClassVar[Literal["replay", "rollout"]]
+    #: How experience reaches it: "replay" (transitions, drawn again and again), "rollout" (fresh, and then forgotten)
+    #: or "trajectories" (whole, and kept).
+    diet: ClassVar[Literal["replay", "rollout", "trajectories"]]
+    #: Whether it can act where actions are vectors, not only where they are a choice.
+    continuous: ClassVar[bool] = False
     scalar_names: ClassVar[tuple[str, ...]]
     flats: Mapping[str, Flat]
 
@@ -59,12 +62,14 @@ class Algorithm(ABC):
     def __init__(self, config: Any, spec: EnvSpec, tensors: Tensors) -> None: ...
 
     @abstractmethod
-    def act(self, obs: Array, step: int, rng: np.random.Generator) -> Ints:
-        """What to do, exploration included, when all workers together have taken `step` steps."""
+    def act(self, obs: Array, step: int, rng: np.random.Generator) -> Array:
+        """What to do, exploration included, when all workers together have taken `step` steps: [B, ...] -> [B], or
+        [B, A] where actions are vectors, which may lie outside of the environment's bounds.
+        """
 
     @abstractmethod
-    def act_greedily(self, obs: Array) -> Ints:
-        """What to do when it counts: [B, ...] -> [B]."""
+    def act_greedily(self, obs: Array) -> Array:
+        """What to do when it counts."""
 
     @abstractmethod
     def refresh(self, version: int) -> None:

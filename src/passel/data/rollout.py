@@ -20,7 +20,7 @@ class Judge(Protocol):
     def values(self, obs: Array) -> Floats:
         """[B, ...] -> [B]."""
 
-    def judge(self, obs: Grid, action: Ints, reward: Floats, discount: Floats, last_obs: Array) -> Judgement: ...
+    def judge(self, obs: Grid, action: Array, reward: Floats, discount: Floats, last_obs: Array) -> Judgement: ...
 
 
 class RolloutExperience:
@@ -41,14 +41,20 @@ class RolloutExperience:
 
     @staticmethod
     def specs(
-        horizon: int, envs: int, obs_shape: tuple[int, ...], obs_dtype: np.dtype[Any], frames: int = 1
+        horizon: int,
+        envs: int,
+        obs_shape: tuple[int, ...],
+        obs_dtype: np.dtype[Any],
+        frames: int = 1,
+        action_shape: tuple[int, ...] = (),
     ) -> dict[str, Spec]:
+        """With an `action_shape` actions are vectors of floats; without, whole numbers."""
         dtype, grid = torch_dtype(np.dtype(obs_dtype)), (horizon, envs)
         numbers = ("reward", "discount", "weight", "value", "logp", "advantage")
         return {
             **Frames.specs(horizon, envs, obs_shape, dtype, frames),
             "last_obs": Spec((envs, *obs_shape), dtype),
-            "action": Spec(grid, torch.int64),
+            "action": Spec((*grid, *action_shape), torch.float32 if action_shape else torch.int64),
             **{name: Spec(grid) for name in numbers},
             "order": Spec((horizon * envs,), torch.int64),
             "counts": Spec((2,), torch.int64),
@@ -69,7 +75,7 @@ class RolloutExperience:
         arrays = {name: tensor.numpy() for name, tensor in tensors.items()}
         self._last_obs = arrays["last_obs"]
         self._obs = Frames(arrays["obs"], arrays.get("born"), self._last_obs.shape[1:])
-        self._action: Ints = arrays["action"]
+        self._action = arrays["action"]
         self._reward, self._discount, self._weight = arrays["reward"], arrays["discount"], arrays["weight"]
         self._value, self._logp, self._advantage = arrays["value"], arrays["logp"], arrays["advantage"]
         self._order: Ints = arrays["order"]
@@ -77,12 +83,12 @@ class RolloutExperience:
         self._counts = cells(arrays["counts"])
         self._judge, self._rng, self._gamma = judge, rng, np.float32(gamma)
         self._groups, self._reward_scale = groups, np.float32(reward_scale)
-        self._horizon, self._envs = self._action.shape
+        self._horizon, self._envs = self._reward.shape
         self._minibatches, self._parts = minibatches, epochs * minibatches
         #: The part that was given out last, by its place in the epoch.
         self.given = 0
 
-    def push(self, obs: Array, actions: Ints, step: Step, steps_so_far: int) -> int:
+    def push(self, obs: Array, actions: Array, step: Step, steps_so_far: int) -> int:
         """Keep what came out of one step. Returns how many real transitions there were."""
         t = self._counts[0]
         self._obs.keep(t, obs, self._discount[t - 1] == 0)

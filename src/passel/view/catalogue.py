@@ -28,7 +28,7 @@ def print_catalogue(console: Console | None = None) -> None:
             grid.add_row(f"  {name:<14}", summary)
         console.print(grid, highlight=False)
         console.print()
-    console.print("[bold]what goes with what[/bold] (every algorithm, every environment with discrete actions)")
+    console.print("[bold]what goes with what[/bold] (every algorithm; dqn where actions are discrete)")
     table = Table(box=None, pad_edge=False, padding=(0, 2))
     table.add_column("")
     for place in PLACEMENTS:

@@ -1,7 +1,7 @@
 """A frame made small and back: LZ4, the fastest of those that were measured, or nothing.
 
 A gray Atari frame of 7,056 bytes is some 400 as a block of LZ4, after 2 µs, and a frame again 1 µs later; zstd makes it
-a quarter smaller and takes six times as long (bench/results/replay_memory.md compares).
+a quarter smaller and takes three to four times as long (bench/results/replay_memory.md compares).
 """
 
 from __future__ import annotations

@@ -133,6 +133,24 @@ class Minibatch:
     group: Ints | None = None
 
 
+@dataclass(frozen=True)
+class Trajectories:
+    """B rollouts of T steps in N environments, as they were acted; an older policy may have done it.
+
+    `obs`, and `last_obs`, which follow them, are flat: [B * T * N, ...] and [B * N, ...]. The rest is [B, T, N]: `logp`
+    of the policy that acted, and `weight`, 0 where a row is no transition. `discount` is 0 where an episode ended, by
+    either way; at a truncation the value of the true last observation is part of the reward.
+    """
+
+    obs: Array
+    last_obs: Array
+    action: Ints
+    logp: Floats
+    reward: Floats
+    discount: Floats
+    weight: Floats
+
+
 class Grid(Protocol):
     """[T, N, ...], of which the steps of some time can be had as an array."""
 

@@ -6,11 +6,11 @@ import math
 from abc import abstractmethod
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from passel.algos.base import Algorithm, Loss
+from passel.algos.base import Algorithm, DietName, Loss
 from passel.arena import Spec, Tensors
 from passel.config import option
 from passel.maths.policy_gradient import PolicyLoss, gae, log_softmax, value_loss_and_slope
@@ -51,7 +51,7 @@ class ActorCriticConfig:
 class ActorCritic(Algorithm):
     """Acts by its policy; learns from rollouts that its critic has judged."""
 
-    diet = "rollout"
+    diet: ClassVar[DietName] = "rollout"
 
     @classmethod
     def specs(cls, config: Any, spec: EnvSpec) -> dict[str, Spec]:
@@ -70,12 +70,7 @@ class ActorCritic(Algorithm):
         self._told = [math.nan] * len(self.scalar_names)
 
     def act(self, obs: Array, step: int, rng: np.random.Generator) -> Ints:
-        policy = np.exp(log_softmax(self._nets.logits(obs)))
-        # The first action whose cumulated probability passes a number between 0 and 1; rounding must not pass the last.
-        passed = policy.cumsum(axis=1) > rng.random((len(obs), 1))
-        passed[:, -1] = True
-        actions: Ints = passed.argmax(axis=1)
-        return actions
+        return drawn(log_softmax(self._nets.logits(obs)), rng)
 
     def act_greedily(self, obs: Array) -> Ints:
         best: Ints = self._nets.logits(obs).argmax(1)
@@ -103,7 +98,7 @@ class ActorCritic(Algorithm):
     def scalars(self, step: int) -> list[float]:
         return self._told
 
-    def loss(self, batch: Minibatch, progress: float = 0.0) -> Loss:
+    def loss(self, batch: Any, progress: float = 0.0) -> Loss:
         told = 0.0
 
         def policy(logits: Floats) -> tuple[float, Floats]:
@@ -133,6 +128,15 @@ class ActorCritic(Algorithm):
     def _apart(self) -> Apart:
         assert isinstance(self._nets, Apart)
         return self._nets
+
+
+def drawn(logp: Floats, rng: np.random.Generator) -> Ints:
+    """An action for each row of log-probabilities [B, A]."""
+    # The first action whose cumulated probability passes a number between 0 and 1; rounding must not pass the last.
+    passed = np.exp(logp).cumsum(axis=1) > rng.random((len(logp), 1))
+    passed[:, -1] = True
+    actions: Ints = passed.argmax(axis=1)
+    return actions
 
 
 def is_joined(config: ActorCriticConfig, spec: EnvSpec) -> bool:

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 import torch
 
-from passel.algos.base import Algorithm, Loss
+from passel.algos.base import Algorithm, DietName, Loss
 from passel.arena import Spec, Tensors
 from passel.config import option
 from passel.maths.q_learning import (
@@ -69,7 +69,7 @@ class DQN(Algorithm):
     name = "dqn"
     summary = "Q-learning with a target network on replayed experience; double, dueling, n-step, prioritized"
     Config = DQNConfig
-    diet = "replay"
+    diet: ClassVar[DietName] = "replay"
     scalar_names = ("epsilon", "q_mean")
 
     @classmethod

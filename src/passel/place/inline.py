@@ -76,6 +76,8 @@ class Inline(Placement):
                 for other in self._workers:
                     if other.behind:
                         other.turn()
+            if len(self._workers) > 1:
+                worker.idle()  # the others had their turns
             worker.turn()
 
     def pause(self) -> None:

@@ -16,6 +16,7 @@ from passel.envs.levels import is_level_set
 from passel.envs.make import is_served
 from passel.envs.remote import is_address
 from passel.place.budget import usable_cores
+from passel.place.cast import cast
 from passel.place.plan import check
 from passel.recipes.presets import DEFAULT_STEPS, preset
 from passel.types import PasselError
@@ -34,7 +35,7 @@ def resolve_config(*layers: Mapping[str, Any]) -> tuple[RunConfig, Any]:
     if algo not in ALGORITHMS:
         raise PasselError(f"there is no --algo {algo}. Choose from {', '.join(ALGORITHMS)}.")
     numbers_class = ALGORITHMS[algo].Config
-    known = preset(algo, said.get("env", RunConfig.env))
+    known = _usual_scheme(algo, said) | preset(algo, said.get("env", RunConfig.env))
     config, rest = resolve(RunConfig, known, said, known=[f.name for f in dataclasses.fields(numbers_class)])
     numbers, _ = resolve(numbers_class, rest)
     config = dataclasses.replace(
@@ -46,7 +47,16 @@ def resolve_config(*layers: Mapping[str, Any]) -> tuple[RunConfig, Any]:
     return config, numbers
 
 
+def _usual_scheme(algo: str, said: Mapping[str, Any]) -> dict[str, Any]:
+    """Where actors are apart there is often one learner, who shares with nobody; several take every step together."""
+    if not ALGORITHMS[algo].apart:
+        return {}
+    return {"sync": "solo" if said.get("learners", 1) == 1 else "allreduce"}
+
+
 def _default_workers(config: RunConfig) -> int:
+    if ALGORITHMS[config.algo].apart:
+        return max(usable_cores(), 2 * config.learners if config.learners > 1 else 1)
     return 1 if config.sync == "solo" else usable_cores()
 
 
@@ -87,9 +97,9 @@ def _refuse_without_effect(said: Mapping[str, Any], config: RunConfig, numbers: 
 def _check_ranges(config: RunConfig, numbers: Any) -> None:
     positive = ("envs", "shards", "sync_every", "steps", "checkpoint_every", "keep_checkpoints", "eval_episodes")
     at_least_0 = ("entropy", "lr_end", "lr_steps", "warmup", "epsilon_steps", "priority_alpha", "momentum")
-    shares = ("gamma", "gae_lambda", "epsilon_start", "epsilon_end", "target_tau", "priority_beta")
+    shares = ("gamma", "gae_lambda", "epsilon_start", "epsilon_end", "target_tau", "priority_beta", "epsilon")
     rules: list[tuple[Any, tuple[str, ...], Callable[[Any], bool], str]] = [
-        (config, ("workers", *positive), lambda v: v >= 1, "at least 1"),
+        (config, ("workers", "learners", *positive), lambda v: v >= 1, "at least 1"),
         (config, ("seed", "threads"), lambda v: v >= 0, "0 or more"),
         (
             numbers,
@@ -111,11 +121,14 @@ def _check_ranges(config: RunConfig, numbers: Any) -> None:
                 "target_kl",
                 "critic_weight",
                 "reward_scale",
+                "samples_per_insert",
+                "rho_clip",
+                "c_clip",
             ),
             lambda v: v > 0,
             "more than 0",
         ),
-        (numbers, at_least_0, lambda v: v >= 0, "0 or more"),
+        (numbers, (*at_least_0, "slots", "fetch_every", "epsilon_alpha"), lambda v: v >= 0, "0 or more"),
         (
             numbers,
             shares,
@@ -131,11 +144,25 @@ def _check_ranges(config: RunConfig, numbers: Any) -> None:
     if ALGORITHMS[config.algo].diet == "rollout":
         _check_rollout(config, numbers)
         return
-    share = numbers.capacity // config.workers
+    if ALGORITHMS[config.algo].diet == "slots":
+        _check_slots(config, numbers)
+        return
+    writers = cast(config.workers, config.learners, apart=ALGORITHMS[config.algo].apart).actors
+    share = numbers.capacity // len(writers)
     if numbers.batch > share:
         raise PasselError(
             f"--batch {numbers.batch} is more than the {share} transitions that --capacity {numbers.capacity} leaves "
-            f"each of {config.workers} workers. Use a larger --capacity or a smaller --batch."
+            f"each of {len(writers)} workers. Use a larger --capacity or a smaller --batch."
+        )
+
+
+def _check_slots(config: RunConfig, numbers: Any) -> None:
+    players = cast(config.workers, config.learners, apart=True)
+    fewest = min(len(players.actors_of(learner)) for learner in players.learners)
+    if numbers.slots and numbers.slots * fewest < numbers.batch:
+        raise PasselError(
+            f"--slots {numbers.slots} for each actor of a learner hold {numbers.slots * fewest} rollouts, and --batch "
+            f"{numbers.batch} needs more of them at once. Use more --slots or a smaller --batch."
         )
 
 

@@ -42,10 +42,18 @@ REPLAY = ("batch", "warmup", "capacity", "n_step", "updates_per_step", "target_e
 ROLLOUT: dict[str, Any] = {"horizon": 8}
 
 
+#: What is DQN's alone, and what stands in its place where one memory is everybody's.
+ALONE = ("updates_per_step", "epsilon_steps")
+SHARED: dict[str, Any] = {"samples_per_insert": 4.0, "fetch_every": 10}
+
+
 def settings_for(**changes: Any) -> dict[str, Any]:
+    diet = ALGORITHMS[changes["algo"]].diet if changes.get("algo") in ALGORITHMS else "replay"
     small = dict(SMALL)
-    if changes.get("algo") in [name for name, algorithm in ALGORITHMS.items() if algorithm.diet == "rollout"]:
+    if diet in ("rollout", "slots"):
         small = {key: value for key, value in SMALL.items() if key not in REPLAY} | ROLLOUT
+    elif diet == "shared":
+        small = {key: value for key, value in SMALL.items() if key not in ALONE} | SHARED
     return {**small, **changes}
 
 

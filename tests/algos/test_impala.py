@@ -146,7 +146,7 @@ def test_one_worker_alone_is_a2c() -> None:
     asked = {"sync": "solo", "workers": 1, "envs": 4, "horizon": 8, "lr": 1e-3, "optimizer": "adam"}
     vectors = []
     for algo in ("impala", "a3c"):
-        plan = small_plan(algo=algo, steps=8 * 4 * 6, max_grad_norm=0.5, **asked)
+        plan = small_plan(algo=algo, steps=8 * 4 * 6 + 1, max_grad_norm=0.5, **asked)
         arena = new_arena(plan)
         run_over(plan, arena)
         assert Board(arena.below("board")).column("updates").tolist() == [6]

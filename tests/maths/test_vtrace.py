@@ -36,7 +36,10 @@ def test_it_is_the_double_sum_of_the_paper(seed: int, steps: int, envs: int, cli
     pi, mu = rng.uniform(0.05, 1, (2, steps, envs))
     said = vtrace(np.log(pi / mu).astype(np.float32), **data, rho_clip=clips[0], c_clip=clips[1])
     target, factor = oracles.vtrace(
-        pi.tolist(), mu.tolist(), *(data[name].tolist() for name in ("reward", "discount", "value", "last_value")), *clips
+        pi.tolist(),
+        mu.tolist(),
+        *(data[name].tolist() for name in ("reward", "discount", "value", "last_value")),
+        *clips,
     )
     np.testing.assert_allclose(said.target, target, **CLOSE)
     np.testing.assert_allclose(said.advantage, factor, **CLOSE)

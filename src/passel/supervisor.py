@@ -209,7 +209,7 @@ class Supervisor:
             return_mean_100=self._mean_return(),
             steps_per_second=float(moved[:, COLUMNS["steps"]].sum() / gone),
             updates_per_second=float(moved[:, COLUMNS["updates"]].sum() / gone) / collective,
-            staleness=float(learners[:, COLUMNS["staleness"]].mean()),
+            staleness=float(counters[list(self._plan.measures_staleness), COLUMNS["staleness"]].mean()),
             shares=_shares(seconds.sum(axis=0)),
             scalars={"loss": float(learners[:, COLUMNS["loss"]].mean()), **self._scalars()},
             workers=rows,

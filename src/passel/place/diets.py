@@ -36,6 +36,8 @@ class Diet(ABC):
 
     #: Numbers of the learner's side that are worth plotting.
     scalar_names: tuple[str, ...] = ()
+    #: Whether experience says which version of the parameters acted.
+    carries_age = False
 
     def __init__(self, plan: Plan) -> None:
         self.plan, self.numbers = plan, plan.numbers
@@ -165,6 +167,8 @@ class ApartDiet(Diet):
 
 class SlotDiet(ApartDiet):
     """Some slots for each actor, in which rollouts wait for its learner."""
+
+    carries_age = True
 
     def shared_specs(self) -> dict[str, Spec]:
         spec, horizon = self.plan.spec, self.numbers.horizon

@@ -56,7 +56,7 @@ def why_not(sync: str, place: str, workers: int = 2, *, algo: str = "dqn", learn
     """Why this cell of the product cannot run, in one sentence with the cure; None if it runs."""
     if ALGORITHMS[algo].apart:
         return _why_not_apart(ALGORITHMS[algo], sync, workers, learners)
-    if learners != 1:
+    if learners > 1:
         return (
             f"--learners {learners} has no effect on {algo}, of which every worker is a learner. "
             f"Use --workers {learners}, or an algorithm with actors apart: {', '.join(_apart())}."
@@ -153,6 +153,12 @@ class Plan:
     def cast(self) -> Cast:
         """Who acts and who learns."""
         return cast_for(self.workers, self.config.learners, apart=self.algorithm.apart)
+
+    @property
+    def measures_staleness(self) -> tuple[int, ...]:
+        """The ranks that know how old what is learnt from is: learners, or actors where nothing carries its age."""
+        known = not self.cast.apart or self.diet.carries_age
+        return self.cast.learners if known else self.cast.actors
 
     @property
     def scalar_names(self) -> tuple[str, ...]:

@@ -28,6 +28,7 @@ from passel.envs.make import specs as env_specs
 from passel.learner import Draws, Learner
 from passel.maths.schedules import linear
 from passel.place.board import Board
+from passel.place.budget import threads_of_learner
 from passel.place.cast import ACTOR, BOTH, LEARNER, Cast
 from passel.place.cast import cast as cast_for
 from passel.place.diets import DIETS, ApartDiet, Diet
@@ -153,6 +154,13 @@ class Plan:
     def cast(self) -> Cast:
         """Who acts and who learns."""
         return cast_for(self.workers, self.config.learners, apart=self.algorithm.apart)
+
+    def threads_of(self, rank: int) -> int:
+        """How many threads worker `rank` may use."""
+        if self.cast.roles[rank] != LEARNER:
+            return self.threads
+        counts = len(self.cast.actors), len(self.cast.learners)
+        return threads_of_learner(*counts, self.threads, self.spec.obs_shape, self.config.threads)
 
     @property
     def measures_staleness(self) -> tuple[int, ...]:

@@ -196,6 +196,11 @@ def _end_with_parent() -> None:
 
 def work(plan: Plan, arena: Arena, links: Links, rank: int) -> None:
     """A worker's life. Runs in: its own process."""
+    with at_most(plan.threads_of(rank)):
+        _take_turns(plan, arena, links, rank)
+
+
+def _take_turns(plan: Plan, arena: Arena, links: Links, rank: int) -> None:
     board = Board(arena.below("board"))
     worker = plan.build_worker(arena, links, rank)
     board.states[rank] = State.READY

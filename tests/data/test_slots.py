@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from test_rollout import Film
 
 from passel.arena import Arena, Tensors, prefixed
 from passel.data.slots import SlotReader, SlotWriter, slot_specs
@@ -187,3 +188,24 @@ def test_nothing_is_lost_or_doubled_at_full_speed(kind: str) -> None:
         worker.join(30)
     assert (np.bincount(np.array(seen) // T) == [actors] * ROLLOUTS).all()
     assert not reader.due()
+
+
+@pytest.mark.parametrize("frames", [2, 4])
+def test_stacks_of_frames_arrive_whole_and_are_kept_once(frames: int) -> None:
+    """Three times around the slots, with episodes that end in the middle of a rollout and at its border."""
+    rows, horizon = 2, 5
+    film = Film(rows, frames, {0: [0], 4: [1], 7: [0, 1], 12: [1], 19: [0]}, late=False)
+    specs = slot_specs(SLOTS, horizon, rows, (frames, 2, 2), np.dtype(np.uint8), frames)
+    assert specs["obs"].shape == (SLOTS, horizon + frames - 1, rows, 1, 2, 2), "one frame a step, and those before"
+    arena, own, behaviour = Arena(specs), Arena(SlotWriter.specs()), Behaviour()
+    behaviour.values = lambda obs: np.zeros(len(obs), np.float32)  # type: ignore[method-assign]
+    to, reader = SlotWriter(arena, own, behaviour, lambda: 0, gamma=GAMMA), SlotReader([arena], lambda: 0, batch=1)
+    for _ in range(3 * SLOTS):
+        stacks = []
+        for _ in range(horizon):
+            obs = film.obs.copy()
+            stacks.append(obs)
+            to.push(obs, np.zeros(rows, np.int64), film.step(), 0)
+        batch = reader.batch(0)
+        np.testing.assert_array_equal(batch.obs.reshape(horizon, rows, frames, 2, 2), stacks)
+        np.testing.assert_array_equal(batch.last_obs, film.obs)

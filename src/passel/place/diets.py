@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -141,28 +142,27 @@ class RolloutDiet(Diet):
 
 
 class ApartDiet(Diet):
-    """Experience that goes from those who act to those who learn; `version` is of the parameters that each holds."""
+    """Experience that goes from those who act to those who learn. `version` is of the parameters that an actor has."""
 
     @abstractmethod
     def inlet(self, arena: Arena, own: Tensors, rank: int, algo: Algorithm, lock: Any, version: Version) -> Inlet:
         """Actor `rank`'s side."""
 
     @abstractmethod
-    def outlet(self, arena: Arena, rank: int, rng: np.random.Generator, lock: Any, version: Version) -> Outlet:
+    def outlet(self, arena: Arena, rank: int, rng: np.random.Generator, lock: Any) -> Outlet:
         """Learner `rank`'s side."""
 
     def serve(
         self, arena: Arena, own: Tensors, rank: int, algo: Algorithm, rng: np.random.Generator, lock: Any
     ) -> Experience:
         """A worker's that is both: what it acts with is what it learns."""
+        inlet = self.inlet(arena, own, rank, algo, lock, self._newest(arena))
+        return Passage(inlet, self.outlet(arena, rank, rng, lock))
+
+    def _newest(self, arena: Arena) -> Version:
+        """How many updates the shared vector has seen, by its first network."""
         name, scheme = next(iter(self.plan.schemes.items()))
-        tensors = arena.below(f"sync/{name}")
-
-        def version() -> int:
-            return scheme.version(tensors)
-
-        inlet = self.inlet(arena, own, rank, algo, lock, version)
-        return Passage(inlet, self.outlet(arena, rank, rng, lock, version))
+        return partial(scheme.version, arena.below(f"sync/{name}"))
 
 
 class SlotDiet(ApartDiet):
@@ -192,9 +192,9 @@ class SlotDiet(ApartDiet):
         slots, mine = arena.below(f"slots/{rank}"), own.below("slot")
         return SlotWriter(slots, mine, behaviour, version, gamma=numbers.gamma, reward_scale=numbers.reward_scale)
 
-    def outlet(self, arena: Arena, rank: int, rng: np.random.Generator, lock: Any, version: Version) -> Outlet:
+    def outlet(self, arena: Arena, rank: int, rng: np.random.Generator, lock: Any) -> Outlet:
         actors = [arena.below(f"slots/{actor}") for actor in self.plan.cast.actors_of(rank)]
-        return SlotReader(actors, version, batch=self.numbers.batch)
+        return SlotReader(actors, self._newest(arena), batch=self.numbers.batch)
 
     def interrupt(self, own: Tensors) -> None:
         """A rollout that is whole can still be learnt from; one that is not begins anew."""
@@ -236,7 +236,7 @@ class SharedReplayDiet(ApartDiet):
             Surprise(own.below("surprise"), **window) if numbers.prioritized else None,
         )
 
-    def outlet(self, arena: Arena, rank: int, rng: np.random.Generator, lock: Any, version: Version) -> Outlet:
+    def outlet(self, arena: Arena, rank: int, rng: np.random.Generator, lock: Any) -> Outlet:
         memory, limiter = self._memory(arena, 0, lock), self._limiter(arena, rank)
         return ReplayOutlet(memory, limiter, rng, batch=self.numbers.batch, beta=self._beta)
 

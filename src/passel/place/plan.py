@@ -342,11 +342,9 @@ class Plan:
 
     def build_learner(self, shop: Shop) -> Role:
         """Learns from what its actors bring."""
-        syncs = self._syncs(shop)
-        first = next(iter(syncs.values()))
         diet = cast(ApartDiet, self.diet)
-        outlet = diet.outlet(shop.arena, shop.rank, shop.sampling.rng, shop.links.memory_lock, lambda: first.version)
-        return Learning(shop.orders, self._learner(shop, syncs, outlet), outlet)
+        outlet = diet.outlet(shop.arena, shop.rank, shop.sampling.rng, shop.links.memory_lock)
+        return Learning(shop.orders, self._learner(shop, self._syncs(shop), outlet), outlet)
 
     def _syncs(self, shop: Shop) -> dict[str, Sync]:
         return {

@@ -17,6 +17,7 @@ from passel.recipes.resolve import resolve_config
 
 CORRIDOR = "passel.testing.envs:passel/Corridor-v0"
 IDENTITY = "passel.testing.envs:passel/Identity-v0"
+AIM = "passel.testing.envs:passel/Aim-v0"
 TRAP = "passel.testing.envs:passel/TimeLimitTrap-v0"
 
 SMALL: dict[str, Any] = {
@@ -40,6 +41,7 @@ SMALL: dict[str, Any] = {
 #: What of these is DQN's own, and what stands in its place where experience comes in rollouts.
 REPLAY = ("batch", "warmup", "capacity", "n_step", "updates_per_step", "target_every", "epsilon_steps")
 ROLLOUT: dict[str, Any] = {"horizon": 8}
+TRAJECTORIES: dict[str, Any] = {"horizon": 8, "critic_updates": 3, "policy_updates": 5, "capacity": 200, "batch": 16}
 
 
 #: What is DQN's alone, and what stands in its place where one memory is everybody's.
@@ -48,12 +50,13 @@ SHARED: dict[str, Any] = {"samples_per_insert": 4.0, "fetch_every": 10}
 
 
 def settings_for(**changes: Any) -> dict[str, Any]:
-    diet = ALGORITHMS[changes["algo"]].diet if changes.get("algo") in ALGORITHMS else "replay"
+    algorithm = ALGORITHMS.get(changes.get("algo", "dqn"))
     small = dict(SMALL)
-    if diet in ("rollout", "slots"):
-        small = {key: value for key, value in SMALL.items() if key not in REPLAY} | ROLLOUT
-    elif diet == "shared":
+    if algorithm is not None and algorithm.diet == "shared":
         small = {key: value for key, value in SMALL.items() if key not in ALONE} | SHARED
+    elif algorithm is not None and algorithm.diet != "replay":
+        own = {"rollout": ROLLOUT, "slots": ROLLOUT, "trajectories": TRAJECTORIES}[algorithm.diet]
+        small = {key: value for key, value in SMALL.items() if key not in REPLAY} | own
     return {**small, **changes}
 
 

@@ -18,11 +18,13 @@ from passel.place.board import Board
 from passel.place.plan import why_not
 from passel.recipes.resolve import resolve_config
 from passel.sync import SCHEMES
-from small import new_arena, run_over, settings_for, small_plan
+from small import AIM, CORRIDOR, new_arena, run_over, settings_for, small_plan
 
 REPLAYING = [name for name, algorithm in ALGORITHMS.items() if algorithm.diet == "replay"]
 ON_POLICY = [name for name, algorithm in ALGORITHMS.items() if algorithm.diet == "rollout"]
 APART = [name for name, algorithm in ALGORITHMS.items() if algorithm.apart]
+KEEPING = [name for name, algorithm in ALGORITHMS.items() if algorithm.diet == "trajectories"]
+CONTINUOUS = [name for name, algorithm in ALGORITHMS.items() if algorithm.continuous]
 CELLS = list(product(REPLAYING, SCHEMES, PLACEMENTS, (1, 2), ("local", "global"), (False, True)))
 RUNNING = [cell for cell in CELLS if why_not(cell[1], cell[2], cell[3]) is None]
 REFUSED = [cell for cell in CELLS if why_not(cell[1], cell[2], cell[3]) is not None]
@@ -194,6 +196,55 @@ def test_in_processes_an_on_policy_cell_runs(algo: str, sync: str, tmp_path: Pat
     text = (run.path / "metrics.jsonl").read_text()
     lines = [json.loads(line, parse_constant=pytest.fail) for line in text.splitlines()]
     assert set(lines[-1]["scalars"]) == {"loss", *ALGORITHMS[algo].scalar_names}
+
+
+@pytest.mark.parametrize("env", [CORRIDOR, AIM], ids=["discrete", "continuous"])
+@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("sync", SCHEMES)
+@pytest.mark.parametrize("algo", KEEPING)
+def test_inline_every_cell_that_keeps_trajectories_runs(algo: str, sync: str, workers: int, env: str) -> None:
+    if why_not(sync, "inline", workers):
+        return
+    plan = small_plan(env=env, algo=algo, sync=sync, place="inline", workers=workers, steps=300)
+    arena = new_arena(plan)
+    before = {name: arena[f"sync/{name}/vector"].clone() for name in plan.schemes}
+    run_over(plan, arena)
+    updates = Board(arena.below("board")).column("updates")
+    versions = {}
+    for name, vector in before.items():
+        now = arena[f"sync/{name}/vector"]
+        assert torch.isfinite(now).all()
+        assert not torch.equal(now, vector)
+        versions[name] = plan.schemes[name].version(arena.below(f"sync/{name}"))
+    # Each network learns in its turn, three times and five times in a lesson.
+    assert sum(versions.values()) == (updates[0] if SCHEMES[sync].collective else updates.sum())
+    assert versions["value"] / 3 == pytest.approx(versions["policy"] / 5, abs=workers)
+
+
+@pytest.mark.parametrize(
+    ("algo", "env", "sync"),
+    [
+        *product(KEEPING, [CORRIDOR], [name for name in SCHEMES if name != "solo"]),
+        *product(CONTINUOUS, [AIM], ["hogwild"]),
+    ],
+    ids=lambda value: str(value).rpartition("/")[2],
+)
+def test_in_processes_cells_with_trajectories_and_with_vectors_run(
+    algo: str, env: str, sync: str, tmp_path: Path
+) -> None:
+    out = str(tmp_path / "run")
+    run = passel.train(**settings_for(algo=algo, env=env, sync=sync, workers=2, place="processes", steps=600, out=out))
+    assert run.summary.status == "finished"
+    assert run.summary.steps >= 600
+    assert run.summary.updates > 10
+    assert run.summary.eval is not None
+
+
+@pytest.mark.parametrize("algo", [name for name in ALGORITHMS if name not in CONTINUOUS])
+def test_where_actions_are_vectors_the_others_are_refused(algo: str) -> None:
+    with pytest.raises(passel.PasselError, match=f"--algo {algo} chooses among Discrete actions") as caught:
+        small_plan(env=AIM, algo=algo)
+    assert f"Use --algo {' or '.join(CONTINUOUS)}" in str(caught.value)
 
 
 @pytest.mark.parametrize("cell", IN_PROCESSES, ids=lambda cell: "-".join(map(str, cell.values())))

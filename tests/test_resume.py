@@ -42,6 +42,8 @@ SMALL: dict[str, Any] = {
     "quiet": True,
 }
 CORRIDOR = {"env": "passel.testing.envs:passel/Corridor-v0", "solved_at": 1e9}
+AIM = {"env": "passel.testing.envs:passel/Aim-v0"}
+TRAP = {"env": "passel.testing.envs:passel/TimeLimitTrap-v0"}
 CASES: dict[str, dict[str, Any]] = {
     "solo": {"sync": "solo", "workers": 1},
     "locked": {"sync": "locked"},
@@ -70,6 +72,7 @@ ON_POLICY: dict[str, dict[str, Any]] = {
     "a3c-allreduce": {"algo": "a3c", "sync": "allreduce", "horizon": 7, "lr_end": 1e-5},
     "ppo-solo": {"algo": "ppo", "sync": "solo", "workers": 1, "horizon": 20, "epochs": 3, "minibatches": 2},
     "ppo-server": {"algo": "ppo", "sync": "server", "shards": 2, "horizon": 20, "epochs": 3, "minibatches": 2},
+    "ppo-vectors": {"algo": "ppo", "sync": "hogwild", "horizon": 20, "epochs": 3, "minibatches": 2, **AIM},
     "ppo-corridor": {"algo": "ppo", "sync": "allreduce", "horizon": 20, "epochs": 3, "minibatches": 2, **CORRIDOR},
 }
 #: Rounds in which a learner goes first, and actors after it, some of whom find no room: a checkpoint falls anywhere.
@@ -80,6 +83,17 @@ APART: dict[str, dict[str, Any]] = {
     "apex-alone": {"algo": "apex", "workers": 1, "n_step": 3},
     "apex": {"algo": "apex", "workers": 3, "n_step": 3, "fetch_every": 7, "samples_per_insert": 3.0},
     "apex-uniform": {"algo": "apex", "workers": 2, "prioritized": False, **CORRIDOR},
+}
+#: Lessons of 7 updates, memories that wrap around, and checkpoints between two updates of either network.
+KEEPING: dict[str, dict[str, Any]] = {
+    name: {"algo": "awr", "horizon": 10, "capacity": 120, "batch": 8, "critic_updates": 3, "policy_updates": 4, **more}
+    for name, more in {
+        "awr-solo": {"sync": "solo", "workers": 1},
+        "awr-hogwild": {"sync": "hogwild", "lr_end": 1e-5},
+        "awr-server-vectors": {"sync": "server", "shards": 2, **AIM},
+        "awr-allreduce-time-limit": {"sync": "allreduce", **TRAP},
+        "awr-three-local-steps": {"sync": "hogwild", "sync_every": 3, **AIM},
+    }.items()
 }
 #: What the board tells of this process rather than of the run: how long things took, and the mean staleness since.
 MEASURED = [COLUMNS[name] for name in ("heartbeat", "staleness", *STAGES)]
@@ -130,10 +144,10 @@ def settings_of(case: str) -> dict[str, Any]:
         return {**SMALL, **CASES[case]}
     if case.startswith("apex"):
         return {key: value for key, value in SMALL.items() if key not in ALONE} | APART[case]
-    return {key: value for key, value in SMALL.items() if key not in REPLAY} | (ON_POLICY | APART)[case]
+    return {key: value for key, value in SMALL.items() if key not in REPLAY} | (ON_POLICY | KEEPING | APART)[case]
 
 
-@pytest.mark.parametrize("case", [*CASES, *ON_POLICY, *APART])
+@pytest.mark.parametrize("case", [*CASES, *ON_POLICY, *KEEPING, *APART])
 def test_resumed_equals_uninterrupted(case: str, tmp_path: Path) -> None:
     whole = passel.train(**settings_of(case), out=str(tmp_path / "whole"))
     name = "q" if case in CASES or case.startswith("apex") else "policy"

@@ -10,13 +10,13 @@ import numpy as np
 from passel.algos.base import Algorithm
 from passel.clock import Clock
 from passel.envs.base import Envs
-from passel.types import Array, Episode, Ints, Step
+from passel.types import Array, Episode, Step
 
 
 class Sink(Protocol):
     """Where experience goes."""
 
-    def push(self, obs: Array, actions: Ints, step: Step, steps_so_far: int) -> int: ...
+    def push(self, obs: Array, actions: Array, step: Step, steps_so_far: int) -> int: ...
 
 
 class Actor:

@@ -15,11 +15,12 @@ import numpy as np
 from torch import Tensor
 
 from passel.algos import ALGORITHMS
-from passel.arena import Arena
+from passel.arena import USABLE, Arena, free_memory, total_bytes
 from passel.config import RunConfig, as_dict
 from passel.envs.level_sets import level_set
 from passel.envs.levels import is_level_set
-from passel.envs.make import describe, is_served
+from passel.envs.make import describe, is_served, make_filmed
+from passel.envs.spaces import discrete_sibling
 from passel.evaluation import level_table, play, play_levels, summarise
 from passel.interrupts import Interrupts
 from passel.nets.torsos import FILTERS, is_image
@@ -80,7 +81,7 @@ def train(env: Env | None = None, *, view: View | None = None, began: float | No
     _check_solvable(said, plan)
     view = view or make_view(quiet=config.quiet)
     path = Path(config.out or default_name(as_dict(config)))
-    arena = _make_arena(plan)
+    arena = _make_arena(plan, view)
     plan.prepare(arena)
     if config.start_from:
         _begin_from(config.start_from, plan, arena)
@@ -107,6 +108,7 @@ def _begin_from(path: str, plan: Plan, arena: Arena) -> None:
     for what, its, ours in (
         ("observations of shape", spec.obs_shape, plan.spec.obs_shape),
         ("a number of actions of", spec.n_actions, plan.spec.n_actions),
+        ("actions between", spec.action_bounds, plan.spec.action_bounds),
         ("hidden layers of", hidden, plan.numbers.hidden),
     ):
         if its != ours:
@@ -157,20 +159,26 @@ def resume(
         history.eval = None
         held = folder.read_card().get("levels")
         plan = make_plan(config, numbers, env or config.env, resumed=history.resumed, held=held)
-        arena = _make_arena(plan)
+        arena = _make_arena(plan, view)
         arena.load({name: tensor for group in saved.groups.values() for name, tensor in group.items()})
+        for name, number, page in saved.pages():
+            arena.load_page(name, number, page)
         folder.truncate_metrics(saved.step, history.seconds)
         folder.event("resumed", steps=saved.step, checkpoint=saved.path.name)
         view.message(f"Resuming {path} at step {saved.step:,}.")
-        return _run(plan, arena, folder, view, history, interrupts, began, discard=False)
+        return _run(plan, arena, folder, view, history, interrupts, began, discard=False, base=saved.path)
 
 
 def load(path: str | Path) -> Policy:
     """The policy of a run, from its last good checkpoint. Starts nothing, needs no environment."""
     folder = RunFolder.open(Path(path), lock=False)
     config, numbers = resolve_config(folder.read_config())
-    spec = _spec_from_card(folder.read_card()["env"])
-    return Policy(ALGORITHMS[config.algo], numbers, spec, _vectors(path))
+    return Policy(ALGORITHMS[config.algo], numbers, spec_of(path), _vectors(path))
+
+
+def spec_of(path: str | Path) -> EnvSpec:
+    """What a run's environment is, as its card says."""
+    return _spec_from_card(RunFolder.open(Path(path), lock=False).read_card()["env"])
 
 
 def _vectors(path: str | Path) -> dict[str, Tensor]:
@@ -190,20 +198,37 @@ def evaluate(
     *,
     episodes: int = 100,
     seed: int | None = None,
-    env: Callable[[], gym.Env[Any, Any]] | None = None,
+    env: Env | None = None,
+    sample: bool = False,
     progress: Callable[[int], bool] = lambda _: True,
 ) -> EvalResult:
-    """Play fresh greedy episodes with the policy of a run."""
+    """Play fresh episodes with the policy of a run, greedily or (`sample`) drawing actions as in training; in its own
+    environment, or in another (`env`) that looks the same and is played with as many actions.
+    """
     policy = load(path)
     config, _ = resolve_config(RunFolder.open(Path(path), lock=False).read_config())
     fresh = derive(config.seed if seed is None else seed, "evaluation", -1 % 2**31)
     if env is None and is_level_set(config.env):
         levels = level_set(config.env)
         each = max(1, episodes // len(levels.train))
-        found = play_levels(policy, levels, levels.train, each, fresh, progress=progress)
+        found = play_levels(policy, levels, levels.train, each, fresh, sample=sample, progress=progress)
         return summarise([episode for level in found.values() for episode in level])
-    options: dict[str, Any] = {"threads": usable_cores(), "env_args": env_args(config), "progress": progress}
-    return summarise(play(policy, env or config.env, episodes, fresh, **options))
+    there = config if env is None else dataclasses.replace(config, env=_name(env), backend="auto")
+    rules = env_args(there, learning=False)
+    if env is not None:
+        policy = policy.moved_to(describe(env, env_args=rules))
+    return summarise(
+        play(
+            policy,
+            env or config.env,
+            episodes,
+            fresh,
+            threads=usable_cores(),
+            env_args=rules,
+            sample=sample,
+            progress=progress,
+        )
+    )
 
 
 def evaluate_levels(
@@ -254,7 +279,7 @@ def film(
         )
 
     def make() -> gym.Env[Any, Any]:
-        return env() if env else gym.make(config.env, render_mode="rgb_array")
+        return env() if env else make_filmed(config.env, policy.spec.backend, env_args(config, learning=False))
 
     seeds = range(seed, seed + episodes)
     return record_episodes(make, lambda obs: np.asarray(policy.act(obs)), seeds, folder.videos, episodes)
@@ -272,8 +297,13 @@ def make_plan(
             "has them. Leave it out."
         )
     _check_filters(numbers, spec)
+    _check_actions(config.algo, numbers, spec)
     threads = threads_per_worker(config.workers, spec.obs_shape, config.threads)
-    return Plan(config, numbers, env, spec, threads, resumed, parts)
+    plan = Plan(config, numbers, env, spec, threads, resumed, parts)
+    reason = plan.diet.why_not()
+    if reason:
+        raise PasselError(reason)
+    return plan
 
 
 def _make_parts(config: RunConfig, env: Env, held: Mapping[str, Any] | None) -> Parts:
@@ -284,8 +314,9 @@ def _make_parts(config: RunConfig, env: Env, held: Mapping[str, Any] | None) -> 
     levels = level_set(str(env))
     if held:
         return remembered(levels, held["workers"], held["step_us"])
-    apart = config.place != "inline" and config.workers > 1 and levels.listed and len(levels.train) > config.workers
-    return divide(levels, config.workers, measure(levels) if apart else None)
+    apart = config.place != "inline" and config.workers > 1 and len(levels.train) > config.workers
+    uneven = apart and levels.listed and levels.costs_differ
+    return divide(levels, config.workers, measure(levels) if uneven else None)
 
 
 def _check_filters(numbers: Any, spec: EnvSpec) -> None:
@@ -294,6 +325,22 @@ def _check_filters(numbers: Any, spec: EnvSpec) -> None:
         raise PasselError(f"--filters has {len(filters)} numbers, and there are {len(FILTERS)} convolutions.")
     if filters != FILTERS and not is_image(spec.obs_shape):
         raise PasselError(f"--filters has no effect on {spec.id}, which is no image. Leave it out.")
+
+
+def _check_actions(algo: str, numbers: Any, spec: EnvSpec) -> None:
+    """Whether the algorithm can act there, and whether what is said of a Gaussian has one to be true of."""
+    if spec.action_shape and not ALGORITHMS[algo].continuous:
+        able = " or ".join(name for name, algorithm in ALGORITHMS.items() if algorithm.continuous)
+        sibling = discrete_sibling(spec.id)
+        raise PasselError(
+            f"--algo {algo} chooses among Discrete actions, and those of {spec.id} are vectors, of length "
+            f"{spec.action_shape[0]}. Use --algo {able}{f', or --env {sibling}' if sibling else ''}."
+        )
+    for field in dataclasses.fields(numbers):
+        said = getattr(numbers, field.name) != field.default
+        if said and field.metadata.get("gaussian") and not spec.action_shape:
+            flag = "--" + field.name.replace("_", "-")
+            raise PasselError(f"{flag} has no effect on {spec.id}, whose actions are Discrete. Leave it out.")
 
 
 def _run(
@@ -306,11 +353,14 @@ def _run(
     began: float,
     *,
     discard: bool,
+    base: Path | None = None,
 ) -> Run:
     config = plan.config
     plan.start(arena)
     placement = PLACEMENTS[config.place](plan, arena)
     facts = {"algo": config.algo, "sync": config.sync, "place": config.place, "workers": str(config.workers)}
+    if plan.spec.protocol is not None:
+        facts["protocol"] = str(plan.spec.protocol["name"])
     view.start(plan.spec.id, facts)
     try:
         try:
@@ -323,15 +373,29 @@ def _run(
                 shutil.rmtree(folder.path)
             raise
         interrupts.polite = True
-        supervisor = Supervisor(plan, arena, placement, folder, view, history, interrupts, began)
+        supervisor = Supervisor(plan, arena, placement, folder, view, history, interrupts, began, base)
         summary = supervisor.run()
     finally:
         view.stop()
     return Run(folder.path, summary, supervisor.shares(), supervisor.threshold)
 
 
-def _make_arena(plan: Plan) -> Arena:
-    return Arena(plan.specs(), shared=plan.config.place == "processes")
+def _make_arena(plan: Plan, view: View) -> Arena:
+    """The run's memory, after saying how much it is, or refusing it with what would fit."""
+    size = plan.diet.size()
+    if size is not None:
+        view.message(size)
+    specs = plan.specs()
+    needed, usable = total_bytes(specs), int(USABLE * free_memory())
+    if needed > usable:
+        memories = total_bytes(plan.diet.shared_specs())
+        fits = plan.diet.largest_capacity(usable - (needed - memories))
+        if fits:
+            raise PasselError(
+                f"the run needs {needed / 1e6:,.0f} MB of memory, and {usable / 1e6:,.0f} MB can be used here. The "
+                f"largest --capacity that fits is {fits}."
+            )
+    return Arena(specs, shared=plan.config.place == "processes")
 
 
 def _name(env: Env) -> str:
@@ -379,7 +443,10 @@ def _level_facts(plan: Plan, parts: Parts) -> dict[str, Any]:
 def _spec_from_card(facts: Mapping[str, Any]) -> EnvSpec:
     known = {f.name: facts[f.name] for f in dataclasses.fields(EnvSpec) if f.name in facts}
     known |= {"obs_shape": tuple(facts["obs_shape"]), "obs_dtype": np.dtype(facts["obs_dtype"])}
-    if known.get("bounds") is not None:
-        low, high = known["bounds"]
-        known["bounds"] = tuple(low), tuple(high)
+    if known.get("reference_scores") is not None:
+        known["reference_scores"] = tuple(known["reference_scores"])
+    for name in ("bounds", "action_bounds"):
+        if known.get(name) is not None:
+            low, high = known[name]
+            known[name] = tuple(low), tuple(high)
     return EnvSpec(**known)

@@ -74,7 +74,7 @@ class Learner:
         for sync in self._syncs.values():
             sync.lr, sync.told = lr, loss.told
         try:
-            self.loss = sum(sync.push(loss.losses[name]) for name, sync in self._syncs.items())
+            self.loss = sum(sync.push(loss.losses[name]) for name, sync in self._syncs.items() if name in loss.losses)
         except NonFiniteError as error:
             raise PasselError(explain(error, [flat.module for flat in self._algo.flats.values()], batch)) from error
         self._experience.feedback(batch, loss.td_abs)

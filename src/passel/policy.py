@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,7 +12,7 @@ from torch import Tensor
 
 from passel.algos.base import Algorithm
 from passel.arena import Tensors
-from passel.types import EnvSpec, Ints, PasselError
+from passel.types import Array, EnvSpec, PasselError
 
 END = 1 << 62  # steps: where every schedule has come to its end
 
@@ -20,7 +21,7 @@ class Policy:
     """Acts greedily on one observation or on a batch.
 
     policy = passel.load("runs/x")
-    action = policy.act(obs)            # an int for one observation, an array for a batch
+    action = policy.act(obs)            # an int (or a vector) for one observation, an array for a batch
     """
 
     def __init__(self, algorithm: type[Algorithm], numbers: Any, spec: EnvSpec, vectors: Mapping[str, Tensor]) -> None:
@@ -31,13 +32,27 @@ class Policy:
         for name, flat in self._algorithm.flats.items():
             flat.values.copy_(vectors[name])
 
+    def moved_to(self, spec: EnvSpec) -> Policy:
+        """The same policy, for another environment that it can play."""
+        looks, actions = spec.obs_shape == self.spec.obs_shape, spec.n_actions == self.spec.n_actions
+        if not (looks and actions and spec.obs_dtype == self.spec.obs_dtype):
+            raise PasselError(
+                f"{spec.id} shows {spec.obs_shape} of {spec.obs_dtype} and has {spec.n_actions} actions, and this "
+                f"policy has learnt from {self.spec.obs_shape} of {self.spec.obs_dtype} with {self.spec.n_actions}. "
+                "Give it an environment of the same shape."
+            )
+        moved = copy.copy(self)
+        moved.spec = spec
+        return moved
+
     @property
     def networks(self) -> dict[str, torch.nn.Module]:
         """The policy's networks, by name."""
         return {name: flat.module for name, flat in self._algorithm.flats.items()}
 
-    def act(self, obs: Any, rng: np.random.Generator | None = None) -> int | Ints:
-        """The best action: an int for one observation, an array [B] for a batch of them.
+    def act(self, obs: Any, rng: np.random.Generator | None = None) -> int | Array:
+        """The best action: an int for one observation, an array [B] for a batch of them. Where actions are vectors, an
+        array [A] within the environment's bounds for one, and [B, A] for a batch.
 
         With `rng` it acts as it did when it learnt, exploration included: a policy that was trained to be random may be
         much the better for it.
@@ -51,4 +66,8 @@ class Policy:
             )
         batch = array[None] if one else array
         actions = self._algorithm.act_greedily(batch) if rng is None else self._algorithm.act(batch, END, rng)
-        return int(actions[0]) if one else actions
+        actions = self.spec.legal(actions)
+        if not one:
+            return actions
+        only: Array = actions[0]
+        return only if self.spec.action_shape else int(only)

@@ -27,6 +27,7 @@ class EnvSpec:
     id: str
     obs_shape: tuple[int, ...]
     obs_dtype: np.dtype[Any]
+    #: How many actions there are to choose from; 0 where actions are vectors.
     n_actions: int
     reward_threshold: float | None = None
     max_episode_steps: int | None = None
@@ -38,8 +39,33 @@ class EnvSpec:
     bounds: Bounds | None = None
     #: The most copies that one group may have; None: as many as the machine bears.
     max_copies: int | None = None
-    #: How many frames an observation stacks along its first axis, the newest last; a rollout keeps each of them once.
+    #: How many frames an observation stacks along its first axis, the newest last; memories keep each of them once.
     frames: int = 1
+    #: The least and the largest of each number of an action, where actions are vectors; None where they are discrete.
+    action_bounds: Bounds | None = None
+    #: By which rules it is played, where there is a choice: what a score must be read with.
+    protocol: Mapping[str, Any] | None = field(default=None, hash=False)
+    #: What random play and a human score, where that was published.
+    reference_scores: tuple[float, float] | None = None
+
+    def human_normalised(self, score: float | None) -> float | None:
+        """The score on a scale on which random play is 0 and a human is 1; None where nobody published theirs."""
+        if score is None or self.reference_scores is None:
+            return None
+        random, human = self.reference_scores
+        return (score - random) / (human - random)
+
+    @property
+    def action_shape(self) -> tuple[int, ...]:
+        """Of one action: a whole number has none."""
+        return () if self.action_bounds is None else (len(self.action_bounds[0]),)
+
+    def legal(self, actions: Array) -> Array:
+        """Actions as the environment takes them: of vectors, the nearest that lie within the bounds."""
+        if self.action_bounds is None:
+            return actions
+        low, high = self.action_bounds
+        return np.clip(actions, low, high).astype(np.float32)
 
 
 @dataclass(frozen=True)
@@ -134,21 +160,43 @@ class Minibatch:
 
 
 @dataclass(frozen=True)
-class Trajectories:
+class Rollouts:
     """B rollouts of T steps in N environments, as they were acted; an older policy may have done it.
 
     `obs`, and `last_obs`, which follow them, are flat: [B * T * N, ...] and [B * N, ...]. The rest is [B, T, N]: `logp`
-    of the policy that acted, and `weight`, 0 where a row is no transition. `discount` is 0 where an episode ended, by
-    either way; at a truncation the value of the true last observation is part of the reward.
+    of the policy that acted, and `weight`, 0 where a row is no transition; actions may be vectors, [B, T, N, A].
+    `discount` is 0 where an episode ended, by either way; at a truncation the value of the true last observation is part
+    of the reward.
     """
 
     obs: Array
     last_obs: Array
-    action: Ints
+    action: Array
     logp: Floats
     reward: Floats
     discount: Floats
     weight: Floats
+
+
+@dataclass(frozen=True)
+class Account:
+    """What the critic makes of old trajectories: the return that each step led to, and how much better that is than
+    what the critic expected; both [T, N].
+    """
+
+    target: Floats
+    advantage: Floats
+
+
+@dataclass(frozen=True)
+class Recollection:
+    """Some steps of old trajectories, [B, ...] each, with their account, and which network should learn from them."""
+
+    network: str
+    obs: Array
+    action: Array
+    target: Floats
+    advantage: Floats
 
 
 class Grid(Protocol):
@@ -192,3 +240,5 @@ class Report:
     total_steps: int
     solved_at: float | None = None
     phase: str = "train"
+    #: The mean return where random play is 0 and a human is 1, if theirs are known.
+    human_normalised: float | None = None

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor
+from torch.distributions import Independent, Normal
 
 from passel.algos.a3c import A3C
 from passel.algos.actor_critic import ActorCritic, ActorCriticConfig
@@ -141,6 +142,42 @@ def test_ppo_has_the_gradient_of_the_clipped_surrogate(spec: EnvSpec, shared: st
     told = dict(zip(PPO.scalar_names, algo.scalars(0), strict=True))
     assert told["clipped"] > 0
     assert told["kl"] > 0
+
+
+@pytest.mark.parametrize("shared", ["no", "yes"])
+@pytest.mark.parametrize("kind", [A3C, PPO])
+def test_where_actions_are_vectors_the_gradient_is_that_of_a_gaussian(kind: type[ActorCritic], shared: str) -> None:
+    spec = EnvSpec(SPEC.id, (3,), np.dtype(np.float32), n_actions=0, action_bounds=((-3.0, 0.0), (-1.0, 10.0)))
+    more = {"normalise": False, "clip": 0.1} if kind is PPO else {}
+    algo = make(kind, kind.Config(hidden=(8,), shared=shared, entropy=0.02, critic_weight=0.3, **more), spec)
+    rng = np.random.default_rng(2)
+    obs, reward = observations(15).reshape(5, 3, 3), rng.standard_normal((5, 3), np.float32)
+    action = np.stack([algo.act(each, 0, rng) for each in obs])
+    assert action.shape == (5, 3, 2)
+    said = algo.judge(obs, action, reward, np.full((5, 3), 0.9, np.float32), observations(3))
+    algo.flats["policy"].values.add_(0.1 * torch.randn(len(algo.flats["policy"])))
+    rows = [grid.reshape(15, *grid.shape[2:]) for grid in (obs, action, said.advantage, said.advantage + said.value)]
+    batch = Minibatch(*rows, said.logp.ravel(), said.value.ravel(), np.ones(15, np.float32))
+    found = gradients(algo, batch)
+
+    output = algo.flats["policy"].module(torch.from_numpy(batch.obs))
+    middle, reach = torch.tensor([-2.0, 5.0]), torch.tensor([1.0, 5.0])
+    policy = Independent(Normal(middle + reach * output[:, 2:4], reach * output[:, :2].exp()), 1)
+    taken, advantage = policy.log_prob(torch.from_numpy(batch.action)), torch.from_numpy(batch.advantage)
+    ratio = (taken - torch.from_numpy(batch.logp)).exp()
+    surrogate = (
+        torch.minimum(ratio * advantage, ratio.clamp(0.9, 1.1) * advantage) if kind is PPO else advantage * taken
+    )
+    of_policy = -(surrogate + 0.02 * policy.entropy()).mean()
+    value = output[:, 4] if shared == "yes" else algo.flats["value"].module(torch.from_numpy(batch.obs))[:, 0]
+    of_critic = (value - torch.from_numpy(batch.target)).square().mean() / 2
+    if shared == "yes":
+        algo.flats["policy"].backward(of_policy + 0.3 * of_critic)
+    else:
+        algo.flats["policy"].backward(of_policy)
+        algo.flats["value"].backward(of_critic)
+    for name, flat in algo.flats.items():
+        torch.testing.assert_close(found[name], flat.grads, rtol=1e-3, atol=1e-4)
 
 
 def test_on_the_first_minibatch_the_ratio_is_one() -> None:

@@ -13,10 +13,10 @@ from passel.algos.a3c import A3C
 from passel.algos.actor_critic import ActorCritic, ActorCriticConfig
 from passel.algos.impala import Impala, ImpalaConfig
 from passel.arena import Tensors
-from passel.maths.policy_gradient import log_softmax
+from passel.maths.policies import log_softmax
 from passel.maths.vtrace import vtrace
 from passel.place.board import Board
-from passel.types import EnvSpec, Minibatch, Trajectories
+from passel.types import EnvSpec, Minibatch, Rollouts
 from small import new_arena, run_over, small_plan
 
 SPEC = EnvSpec("test", (3,), np.dtype(np.float32), n_actions=4)
@@ -32,13 +32,13 @@ def make(kind: type[ActorCritic], config: Any) -> ActorCritic:
     return algo
 
 
-def trajectories(algo: ActorCritic, moved: float, seed: int = 2) -> Trajectories:
+def trajectories(algo: ActorCritic, moved: float, seed: int = 2) -> Rollouts:
     """Rollouts whose actions were as likely as they are now, or e^`moved` times as likely at most."""
     rng = np.random.default_rng(seed)
     obs = rng.standard_normal((B * T * N, 3), np.float32)
     action = rng.integers(0, 4, (B, T, N))
     logp = log_softmax(algo._nets.logits(obs))[np.arange(B * T * N), action.ravel()].reshape(B, T, N)
-    return Trajectories(
+    return Rollouts(
         obs,
         rng.standard_normal((B * N, 3), np.float32),
         action,

@@ -20,6 +20,8 @@ class A3C(ActorCritic):
     scalar_names = ("entropy", "value_mean")
 
     def lesson(self, logits: Floats, batch: Minibatch, progress: float) -> PolicyLoss:
-        said = policy_gradient_and_slope(logits, batch.action, batch.advantage, batch.weight, self._config.entropy)
+        said = policy_gradient_and_slope(
+            logits, batch.action, batch.advantage, batch.weight, self._config.entropy, self._head
+        )
         self._told = [said.entropy, float(batch.value.mean())]
         return said

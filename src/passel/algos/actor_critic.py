@@ -1,4 +1,4 @@
-"""What A3C and PPO share: a policy, a critic, and rollouts that the critic has judged."""
+"""What A3C, PPO and AWR share: a policy and a critic; and the first two: rollouts that the critic has judged."""
 
 from __future__ import annotations
 
@@ -13,18 +13,20 @@ import numpy as np
 from passel.algos.base import Algorithm, DietName, Loss
 from passel.arena import Spec, Tensors
 from passel.config import option
-from passel.maths.policy_gradient import PolicyLoss, gae, log_softmax, value_loss_and_slope
+from passel.maths.policies import Categorical, Gaussian, Head
+from passel.maths.policy_gradient import PolicyLoss, gae, value_loss_and_slope
 from passel.nets.actor_and_critic import ActorAndCritic, AnyLoss, Apart, Joined
 from passel.nets.flat import Flat
+from passel.nets.gaussian_network import Spread
 from passel.nets.torsos import FILTERS, is_image
-from passel.types import Array, EnvSpec, Floats, Grid, Ints, Judgement, Minibatch
+from passel.types import Array, EnvSpec, Floats, Grid, Judgement, Minibatch
 
 JUDGED_AT_ONCE = 1 << 22  # numbers of observations
 
 
 @dataclass(frozen=True)
-class ActorCriticConfig:
-    """The numbers of every actor-critic."""
+class PolicyConfig:
+    """The numbers of everything that has a policy and a critic."""
 
     hidden: tuple[int, ...] = option((64, 64), "Widths of the hidden layers, of either network.")
     filters: tuple[int, ...] = option(FILTERS, "Filters of the three convolutions, for images.")
@@ -39,19 +41,32 @@ class ActorCriticConfig:
     reward_scale: float = option(1.0, "What rewards are multiplied with before they are learnt from; scores are not.")
     gamma: float = option(0.99, "Discount of a step.")
     horizon: int = option(5, "Steps of each environment between two lessons.")
+    entropy: float = option(0.01, "What a nat of the policy's entropy is worth, so that it does not settle too soon.")
+    log_std: float = option(
+        -0.5,
+        "Logarithm of the policy's spread at the start, in half the range of an action, where actions are vectors.",
+        gaussian=True,
+    )
+    learn_std: bool = option(True, "Learn that spread; if not, it stays as it is at the start.", gaussian=True)
+
+
+@dataclass(frozen=True)
+class ActorCriticConfig(PolicyConfig):
+    """The numbers of every actor-critic."""
+
     gae_lambda: float = option(1.0, "How far returns reach: over the whole horizon at 1, and less below.")
     shared: Literal["auto", "yes", "no"] = option(
         "no", "Whether policy and critic are one network with two heads; auto: for images, where it halves the work."
     )
     critic_weight: float = option(0.5, "What the critic's loss counts beside the policy's, in a shared network.")
     split: bool = option(False, "Compute the policy's and the critic's gradients in two processes at once.")
-    entropy: float = option(0.01, "What a nat of the policy's entropy is worth, so that it does not settle too soon.")
 
 
-class ActorCritic(Algorithm):
-    """Acts by its policy; learns from rollouts that its critic has judged."""
+class PolicyAndCritic(Algorithm):
+    """Acts by its policy, over a choice or over vectors; has a critic that says what states are worth."""
 
-    diet: ClassVar[DietName] = "rollout"
+    continuous = True
+    _nets: ActorAndCritic
 
     @classmethod
     def specs(cls, config: Any, spec: EnvSpec) -> dict[str, Spec]:
@@ -59,22 +74,32 @@ class ActorCritic(Algorithm):
 
     def __init__(self, config: Any, spec: EnvSpec, tensors: Tensors) -> None:
         self._config = config
-        bounds = spec.bounds if config.scale_obs else None
-        shape = {"obs_shape": spec.obs_shape, "hidden": config.hidden, "bounds": bounds, "filters": config.filters}
-        self._nets: ActorAndCritic = (
-            Joined(spec.n_actions, config.critic_weight, **shape)
-            if is_joined(config, spec)
-            else Apart(spec.n_actions, **shape)
-        )
+        self._head = _head(spec)
+        self._nets = self._make_nets(spec)
         self.flats = {name: Flat(network) for name, network in self._nets.networks.items()}
         self._told = [math.nan] * len(self.scalar_names)
 
-    def act(self, obs: Array, step: int, rng: np.random.Generator) -> Ints:
-        return drawn(log_softmax(self._nets.logits(obs)), rng)
+    def _make_nets(self, spec: EnvSpec) -> ActorAndCritic:
+        return Apart(**self._shape(spec))
 
-    def act_greedily(self, obs: Array) -> Ints:
-        best: Ints = self._nets.logits(obs).argmax(1)
-        return best
+    def _shape(self, spec: EnvSpec) -> dict[str, Any]:
+        """What either kind of networks is made from."""
+        config = self._config
+        (size,) = spec.action_shape or (spec.n_actions,)
+        return {
+            "n_actions": size,
+            "spread": Spread(size, config.log_std, config.learn_std) if spec.action_shape else None,
+            "obs_shape": spec.obs_shape,
+            "hidden": config.hidden,
+            "bounds": spec.bounds if config.scale_obs else None,
+            "filters": config.filters,
+        }
+
+    def act(self, obs: Array, step: int, rng: np.random.Generator) -> Array:
+        return self._head(self._nets.logits(obs)).draw(rng)
+
+    def act_greedily(self, obs: Array) -> Array:
+        return self._head(self._nets.logits(obs)).best()
 
     def refresh(self, version: int) -> None:
         """Nothing follows the networks."""
@@ -83,20 +108,36 @@ class ActorCritic(Algorithm):
         """What the critic says of states [B, ...]: [B]."""
         return self._nets.values(obs)
 
-    def judge(self, obs: Grid, action: Ints, reward: Floats, discount: Floats, last_obs: Array) -> Judgement:
+    def scalars(self, step: int) -> list[float]:
+        return self._told
+
+    @property
+    def _apart(self) -> Apart:
+        assert isinstance(self._nets, Apart)
+        return self._nets
+
+
+class ActorCritic(PolicyAndCritic):
+    """Learns from rollouts that its critic has judged."""
+
+    diet: ClassVar[DietName] = "rollout"
+
+    def _make_nets(self, spec: EnvSpec) -> ActorAndCritic:
+        if is_joined(self._config, spec):
+            return Joined(critic_weight=self._config.critic_weight, **self._shape(spec))
+        return super()._make_nets(spec)
+
+    def judge(self, obs: Grid, action: Array, reward: Floats, discount: Floats, last_obs: Array) -> Judgement:
         """The rollout [T, N] as the networks see it now: some of its times at once, for images become large there."""
         value, logp = np.empty_like(reward), np.empty_like(reward)
         stride = max(1, JUDGED_AT_ONCE // math.prod(obs.shape[1:]))
         for times in (slice(start, start + stride) for start in range(0, len(reward), stride)):
-            flat, chosen = obs[times].reshape(-1, *obs.shape[2:]), action[times]
+            flat, chosen = (grid[times].reshape(-1, *grid.shape[2:]) for grid in (obs, action))
             logits, values = self._nets.both(flat)
-            value[times] = values.reshape(chosen.shape)
-            logp[times] = log_softmax(logits)[np.arange(chosen.size), chosen.ravel()].reshape(chosen.shape)
+            value[times] = values.reshape(value[times].shape)
+            logp[times] = self._head(logits).logp(chosen).reshape(value[times].shape)
         advantage = gae(reward, discount, value, self.values(last_obs), self._config.gae_lambda)
         return Judgement(value, logp, advantage)
-
-    def scalars(self, step: int) -> list[float]:
-        return self._told
 
     def loss(self, batch: Any, progress: float = 0.0) -> Loss:
         told = 0.0
@@ -124,21 +165,15 @@ class ActorCritic(Algorithm):
         clip = getattr(self._config, "value_clip", None)
         return value_loss_and_slope(values, batch.target, batch.weight, batch.value, clip)
 
-    @property
-    def _apart(self) -> Apart:
-        assert isinstance(self._nets, Apart)
-        return self._nets
-
-
-def drawn(logp: Floats, rng: np.random.Generator) -> Ints:
-    """An action for each row of log-probabilities [B, A]."""
-    # The first action whose cumulated probability passes a number between 0 and 1; rounding must not pass the last.
-    passed = np.exp(logp).cumsum(axis=1) > rng.random((len(logp), 1))
-    passed[:, -1] = True
-    actions: Ints = passed.argmax(axis=1)
-    return actions
-
 
 def is_joined(config: ActorCriticConfig, spec: EnvSpec) -> bool:
     """Whether policy and critic are one network."""
     return config.shared == "yes" or (config.shared == "auto" and is_image(spec.obs_shape) and not config.split)
+
+
+def _head(spec: EnvSpec) -> Head:
+    """What the policy's outputs mean."""
+    if spec.action_bounds is None:
+        return Categorical
+    low, high = (np.asarray(side, np.float32) for side in spec.action_bounds)
+    return partial(Gaussian, middle=np.float32(0.5) * (low + high), reach=np.float32(0.5) * (high - low))

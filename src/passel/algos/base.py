@@ -16,14 +16,14 @@ from passel.arena import Spec, Tensors
 from passel.nets.flat import Flat
 from passel.nets.network import AutogradLoss
 from passel.nets.perceptron import RecordedLoss
-from passel.types import Array, EnvSpec, Floats, Ints
+from passel.types import Array, EnvSpec, Floats
 
-DietName = Literal["replay", "rollout", "shared", "slots"]
+DietName = Literal["replay", "rollout", "trajectories", "shared", "slots"]
 
 
 @dataclass(frozen=True)
 class Loss:
-    """One loss for each network, what the memory wants to know of it, and what all learners should agree on."""
+    """One loss for each network that learns now, what the memory wants to know, what all learners should agree on."""
 
     losses: Mapping[str, RecordedLoss | AutogradLoss]
     td_abs: Floats | None = None
@@ -49,9 +49,12 @@ class Algorithm(ABC):
     name: ClassVar[str]
     summary: ClassVar[str]
     Config: ClassVar[type[Any]]
-    #: How experience reaches it: "replay" (drawn again and again) or "rollout" (fresh, and then forgotten), either
-    #: within a worker; "shared" (one replay) or "slots" (rollouts in a queue), from actors to learners.
+    #: How experience reaches it: "replay" (transitions, drawn again and again), "rollout" (fresh, and then forgotten)
+    #: or "trajectories" (whole, and kept), each within a worker; "shared" (one replay) or "slots" (a queue of rollouts),
+    #: from actors to learners.
     diet: ClassVar[DietName]
+    #: Whether it can act where actions are vectors, not only where they are a choice.
+    continuous: ClassVar[bool] = False
     #: Whether some workers only act and others only learn, if there are several.
     apart: ClassVar[bool] = False
     #: How many may learn; None: any number.
@@ -67,12 +70,14 @@ class Algorithm(ABC):
     def __init__(self, config: Any, spec: EnvSpec, tensors: Tensors) -> None: ...
 
     @abstractmethod
-    def act(self, obs: Array, step: int, rng: np.random.Generator) -> Ints:
-        """What to do, exploration included, when all workers together have taken `step` steps."""
+    def act(self, obs: Array, step: int, rng: np.random.Generator) -> Array:
+        """What to do, exploration included, when all workers together have taken `step` steps: [B, ...] -> [B], or
+        [B, A] where actions are vectors, which may lie outside of the environment's bounds.
+        """
 
     @abstractmethod
-    def act_greedily(self, obs: Array) -> Ints:
-        """What to do when it counts: [B, ...] -> [B]."""
+    def act_greedily(self, obs: Array) -> Array:
+        """What to do when it counts."""
 
     @abstractmethod
     def refresh(self, version: int) -> None:

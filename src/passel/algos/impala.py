@@ -7,13 +7,13 @@ from typing import Any, Literal, cast
 
 import numpy as np
 
-from passel.algos.actor_critic import ActorCritic, ActorCriticConfig, drawn
+from passel.algos.actor_critic import ActorCritic, ActorCriticConfig
 from passel.algos.base import Loss
 from passel.arena import Tensors
 from passel.config import option
-from passel.maths.policy_gradient import PolicyLoss, log_softmax, policy_gradient_and_slope, value_loss_and_slope
+from passel.maths.policy_gradient import PolicyLoss, policy_gradient_and_slope, value_loss_and_slope
 from passel.maths.vtrace import vtrace
-from passel.types import Array, EnvSpec, Floats, Ints, Minibatch, Trajectories
+from passel.types import Array, EnvSpec, Floats, Minibatch, Rollouts
 
 
 @dataclass(frozen=True)
@@ -49,20 +49,20 @@ class Impala(ActorCritic):
         super().__init__(config, spec, tensors)
         self.acted_logp: Floats = np.zeros(0, np.float32)
 
-    def act(self, obs: Array, step: int, rng: np.random.Generator) -> Ints:
+    def act(self, obs: Array, step: int, rng: np.random.Generator) -> Array:
         """Notes how likely the actions were: the learner asks again when it has changed."""
-        logp = log_softmax(self._nets.logits(obs))
-        actions = drawn(logp, rng)
-        self.acted_logp = logp[np.arange(len(actions)), actions]
+        policy = self._head(self._nets.logits(obs))
+        actions = policy.draw(rng)
+        self.acted_logp = policy.logp(actions)
         return actions
 
     def loss(self, batch: Any, progress: float = 0.0) -> Loss:
-        config, batch = self._config, cast(Trajectories, batch)
+        config, batch = self._config, cast(Rollouts, batch)
         last_value = self.values(batch.last_obs)
 
         def slopes(logits: Floats, values: Floats) -> tuple[tuple[float, Floats], tuple[float, Floats]]:
-            action = batch.action.ravel()
-            moved = log_softmax(logits)[np.arange(len(action)), action] - batch.logp.ravel()
+            action = batch.action.reshape(len(logits), *batch.action.shape[3:])
+            moved = self._head(logits).logp(action) - batch.logp.ravel()
             said = vtrace(
                 by_time(moved.reshape(batch.logp.shape)),
                 by_time(batch.reward),
@@ -84,7 +84,9 @@ class Impala(ActorCritic):
         return Loss(self._nets.losses_of_both(batch.obs, slopes))
 
     def lesson(self, logits: Floats, batch: Minibatch, progress: float) -> PolicyLoss:
-        return policy_gradient_and_slope(logits, batch.action, batch.advantage, batch.weight, self._config.entropy)
+        return policy_gradient_and_slope(
+            logits, batch.action, batch.advantage, batch.weight, self._config.entropy, self._head
+        )
 
 
 def by_time(rollouts: Floats) -> Floats:

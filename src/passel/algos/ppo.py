@@ -49,7 +49,7 @@ class PPO(ActorCritic):
         clip = config.clip if config.clip_end is None else linear(config.clip, config.clip_end, progress, over=1)
         advantage = normalised(batch.advantage, batch.weight, batch.group) if config.normalise else batch.advantage
         said = clipped_surrogate_and_slope(
-            logits, batch.action, advantage, batch.logp, batch.weight, clip, config.entropy
+            logits, batch.action, advantage, batch.logp, batch.weight, clip, config.entropy, self._head
         )
         self._told = [said.entropy, float(batch.value.mean()), said.kl, said.clipped]
         return said

@@ -20,7 +20,7 @@ class Judge(Protocol):
     def values(self, obs: Array) -> Floats:
         """[B, ...] -> [B]."""
 
-    def judge(self, obs: Grid, action: Ints, reward: Floats, discount: Floats, last_obs: Array) -> Judgement: ...
+    def judge(self, obs: Grid, action: Array, reward: Floats, discount: Floats, last_obs: Array) -> Judgement: ...
 
 
 class Values(Protocol):
@@ -37,24 +37,30 @@ class Recording:
 
     @staticmethod
     def specs(
-        horizon: int, envs: int, obs_shape: tuple[int, ...], obs_dtype: np.dtype[Any], frames: int = 1
+        horizon: int,
+        envs: int,
+        obs_shape: tuple[int, ...],
+        obs_dtype: np.dtype[Any],
+        frames: int = 1,
+        action_shape: tuple[int, ...] = (),
     ) -> dict[str, Spec]:
+        """With an `action_shape` actions are vectors of floats; without, whole numbers."""
         dtype, grid = torch_dtype(np.dtype(obs_dtype)), (horizon, envs)
         return {
             **Frames.specs(horizon, envs, obs_shape, dtype, frames),
             "last_obs": Spec((envs, *obs_shape), dtype),
-            "action": Spec(grid, torch.int64),
+            "action": Spec((*grid, *action_shape), torch.float32 if action_shape else torch.int64),
             **{name: Spec(grid) for name in ("reward", "discount", "weight")},
         }
 
     def __init__(self, arrays: Mapping[str, Array], values: Values, *, gamma: float, reward_scale: float = 1.0) -> None:
         self.last_obs = arrays["last_obs"]
         self.obs = Frames(arrays["obs"], arrays.get("born"), self.last_obs.shape[1:])
-        self.action: Ints = arrays["action"]
+        self.action = arrays["action"]
         self.reward, self.discount, self.weight = arrays["reward"], arrays["discount"], arrays["weight"]
         self._values, self._gamma, self._reward_scale = values, np.float32(gamma), np.float32(reward_scale)
 
-    def write(self, t: int, obs: Array, actions: Ints, step: Step) -> int:
+    def write(self, t: int, obs: Array, actions: Array, step: Step) -> int:
         """Keep what came out of one step, at time t. Returns how many real transitions there were."""
         self.obs.keep(t, obs, self.discount[t - 1] == 0)
         self.action[t] = actions
@@ -90,10 +96,16 @@ class RolloutExperience:
 
     @staticmethod
     def specs(
-        horizon: int, envs: int, obs_shape: tuple[int, ...], obs_dtype: np.dtype[Any], frames: int = 1
+        horizon: int,
+        envs: int,
+        obs_shape: tuple[int, ...],
+        obs_dtype: np.dtype[Any],
+        frames: int = 1,
+        action_shape: tuple[int, ...] = (),
     ) -> dict[str, Spec]:
+        """With an `action_shape` actions are vectors of floats; without, whole numbers."""
         return {
-            **Recording.specs(horizon, envs, obs_shape, obs_dtype, frames),
+            **Recording.specs(horizon, envs, obs_shape, obs_dtype, frames, action_shape),
             **{name: Spec((horizon, envs)) for name in ("value", "logp", "advantage")},
             "order": Spec((horizon * envs,), torch.int64),
             "counts": Spec((2,), torch.int64),
@@ -123,7 +135,7 @@ class RolloutExperience:
         #: The part that was given out last, by its place in the epoch.
         self.given = 0
 
-    def push(self, obs: Array, actions: Ints, step: Step, steps_so_far: int) -> int:
+    def push(self, obs: Array, actions: Array, step: Step, steps_so_far: int) -> int:
         """Keep what came out of one step. Returns how many real transitions there were."""
         t = self._counts[0]
         real = self._steps.write(t, obs, actions, step)

@@ -14,6 +14,7 @@ from passel.data.lag import Lag
 from passel.data.limiter import Limiter
 from passel.data.memory import Memory
 from passel.data.nstep import NStep
+from passel.data.stacks import Stacks
 from passel.types import Array, Batch, Floats, Ints, Step
 
 
@@ -49,7 +50,8 @@ class Surprise:
 class ReplayInlet:
     """An actor's side: n-step transitions, each with how surprising it was, as far as the limiter lets them in.
 
-    Without `surprise` a memory has no use for that. Runs in: each actor.
+    Without `surprise` a memory has no use for that. With `stacks`, references to frames walk through the windows and
+    the memory's rows in place of observations. Runs in: each actor.
     """
 
     def __init__(
@@ -59,23 +61,24 @@ class ReplayInlet:
         limiter: Limiter,
         appraiser: Appraiser,
         surprise: Surprise | None = None,
+        stacks: Stacks | None = None,
     ) -> None:
         self._nstep, self._memory, self._limiter = nstep, memory, limiter
-        self._appraiser, self._surprise = appraiser, surprise
+        self._appraiser, self._surprise, self._stacks = appraiser, surprise, stacks
 
     def room(self) -> bool:
         return self._limiter.may_insert()
 
     def push(self, obs: Array, actions: Ints, step: Step, steps_so_far: int) -> int:
         """Keep what came out of one step. Returns how many real transitions there were."""
-        transitions = self._nstep.push(obs, actions, step)
-        if self._surprise is None:
-            if len(transitions):
-                self._memory.add(transitions)
-        else:
+        error = None
+        if self._surprise is not None:
             error = self._surprise.push(actions, step, *self._appraiser.appraise(actions, step))
-            if len(transitions):
-                self._memory.add(transitions, error)
+        if self._stacks is not None:
+            obs, step = self._stacks.keep(obs, step)
+        transitions = self._nstep.push(obs, actions, step)
+        if len(transitions):
+            self._memory.add(transitions, error)
         self._limiter.inserted(len(transitions))
         return int(np.count_nonzero(step.real))
 

@@ -23,7 +23,7 @@ from passel.arena import Spec, cells
 from passel.data.lag import Lag
 from passel.data.ring import fence
 from passel.data.rollout import Frames, Recording
-from passel.types import Array, Floats, Ints, Step, Trajectories
+from passel.types import Array, Floats, Rollouts, Step
 
 
 class Behaviour(Protocol):
@@ -37,11 +37,17 @@ class Behaviour(Protocol):
 
 
 def slot_specs(
-    slots: int, horizon: int, envs: int, obs_shape: tuple[int, ...], obs_dtype: np.dtype[Any], frames: int = 1
+    slots: int,
+    horizon: int,
+    envs: int,
+    obs_shape: tuple[int, ...],
+    obs_dtype: np.dtype[Any],
+    frames: int = 1,
+    action_shape: tuple[int, ...] = (),
 ) -> dict[str, Spec]:
     """One actor's slots."""
     one = {
-        **Recording.specs(horizon, envs, obs_shape, obs_dtype, frames),
+        **Recording.specs(horizon, envs, obs_shape, obs_dtype, frames, action_shape),
         "logp": Spec((horizon, envs)),
         "version": Spec((horizon,), torch.int64),
     }
@@ -92,7 +98,7 @@ class SlotWriter:
     def room(self) -> bool:
         return bool(self._written[0] - self._taken[0] < self._slots)
 
-    def push(self, obs: Array, actions: Ints, step: Step, steps_so_far: int) -> int:
+    def push(self, obs: Array, actions: Array, step: Step, steps_so_far: int) -> int:
         """Keep what came out of one step; there must be room. Returns how many real transitions there were."""
         slot, t = self._written[0] % self._slots, self._filled[0]
         if t == 0:
@@ -126,7 +132,7 @@ class SlotReader:
     def due(self) -> bool:
         return sum(actor.waiting for actor in self._actors) >= self._batch
 
-    def batch(self, steps_so_far: int) -> Trajectories:
+    def batch(self, steps_so_far: int) -> Rollouts:
         """The next `batch` slots, copied: they may be filled again while they are learnt from."""
         oldest = sorted(
             (actor.version(ahead), ahead, number)
@@ -136,7 +142,7 @@ class SlotReader:
         self._lag.add(self._version() - sum(version for version, _, _ in oldest) / len(oldest))
         return joined([self._actors[number].take() for _, _, number in oldest])
 
-    def feedback(self, batch: Trajectories, td_abs: Floats | None) -> None:
+    def feedback(self, batch: Rollouts, td_abs: Floats | None) -> None:
         """Nothing to do: nothing is kept for longer."""
 
     def abandon(self) -> None:
@@ -166,23 +172,23 @@ class _Queue:
         """The mean version that acted in the slot which is `ahead` places from the front."""
         return float(self._arrays["version"][(self._taken[0] + ahead) % self._slots].mean())
 
-    def take(self) -> Trajectories:
+    def take(self) -> Rollouts:
         fence()
         slot = self._taken[0] % self._slots
         one = {name: array[slot] for name, array in self._arrays.items() if name not in ("written", "taken")}
         frames = Frames(one["obs"], one.get("born"), self._obs_shape)
-        rows = np.arange(one["action"].size)
+        rows = np.arange(one["reward"].size)
         names = ("action", "logp", "reward", "discount", "weight")
         numbers = {name: one[name][None].copy() for name in names}
-        copy = Trajectories(frames.take(rows), one["last_obs"].copy(), **numbers)
+        copy = Rollouts(frames.take(rows), one["last_obs"].copy(), **numbers)
         fence()
         self._taken[0] += 1
         return copy
 
 
-def joined(parts: Sequence[Trajectories]) -> Trajectories:
+def joined(parts: Sequence[Rollouts]) -> Rollouts:
     """Several rollouts as one batch."""
     if len(parts) == 1:
         return parts[0]
     names = ("obs", "last_obs", "action", "logp", "reward", "discount", "weight")
-    return Trajectories(**{name: np.concatenate([getattr(part, name) for part in parts]) for name in names})
+    return Rollouts(**{name: np.concatenate([getattr(part, name) for part in parts]) for name in names})

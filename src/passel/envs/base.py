@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 
-from passel.types import Array, EnvSpec, Ints, Step
+from passel.types import Array, EnvSpec, Step
 
 
 class Envs(ABC):
@@ -12,7 +12,7 @@ class Envs(ABC):
 
         obs = envs.restore() if resuming else envs.reset()
         while working:
-            actions = policy(obs)                  # [N], each in 0 .. n_actions - 1
+            actions = policy(obs)                  # [N], each in 0 .. n_actions - 1; or vectors [N, A]
             step = envs.step(actions)
             store(obs[step.real], actions[step.real], step)
             scores += [episode.score for episode in step.episodes]
@@ -26,7 +26,10 @@ class Envs(ABC):
     - Rows with `real` False are no transitions: their reward is 0, and they count in no score and no length. If such a
       row is truncated, the back-end has lost the episode, and the step before was its last.
     - `step.episodes` has the environment's own score, a sum in double precision of rewards that nobody clipped.
+    - `reward` and `discount` are what is learnt from: a back-end that is told to may clip the one, and end a row in the
+      middle of a game (a life was lost) by the other. Then `step.episodes` knows nothing of it.
     - Every step returns fresh arrays, which the caller may keep, but not change: `obs` and `next_obs` may be one array.
+    - Actions that are vectors may lie outside of the environment's bounds: it is given the nearest that do not.
     - Floating-point observations are float32, whatever the environment declares; all others keep their type.
     """
 
@@ -38,7 +41,7 @@ class Envs(ABC):
         """Begin an episode in every copy; the first observations [N, ...]."""
 
     @abstractmethod
-    def step(self, actions: Ints) -> Step:
+    def step(self, actions: Array) -> Step:
         """Act once in every copy."""
 
     def restore(self) -> Array:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import difflib
 import importlib
-import inspect
 import re
 import warnings
 from collections.abc import Callable, Iterable, Mapping
@@ -37,10 +36,8 @@ def build(env: str | Factory, env_args: Mapping[str, Any] | None = None) -> AnyE
 
 
 def spaces_of(name: str, env: AnyEnv) -> Spaces:
-    """The spaces of a made copy, with the best cure for a continuous one."""
-    has_switch = "continuous" in inspect.signature(type(env.unwrapped).__init__).parameters
-    cure = "Pass it the argument continuous=False." if has_switch and "Continuous" not in name else ""
-    return read_spaces(name, env.observation_space, env.action_space, cure)
+    """The spaces of a made copy."""
+    return read_spaces(name, env.observation_space, env.action_space)
 
 
 def name_of(env: str | Factory, made: AnyEnv) -> str:

@@ -25,7 +25,7 @@ from passel.envs.base import Envs
 from passel.envs.build import Factory, nearest
 from passel.envs.seeds import derive_seed
 from passel.envs.spaces import Spaces, read_spaces
-from passel.types import Array, Bounds, EnvSpec, Episode, Ints, PasselError, Step
+from passel.types import Array, Bounds, EnvSpec, Episode, PasselError, Step
 
 _FLOAT = np.dtype(np.float32)
 _PI = math.pi
@@ -91,6 +91,7 @@ def describe(env: str | Factory, env_args: Mapping[str, Any] | None) -> EnvSpec:
         backend="envpool",
         exact_resume=False,
         bounds=BOUNDS.get(env),
+        action_bounds=spaces.action_bounds,
     )
 
 
@@ -133,14 +134,15 @@ class EnvPoolEnvs(Envs):
                 seed=seeds,
                 **self._arguments,
             )
-            self._first_action = int(self._pool.action_space.start)
+            self._first_action = 0 if self.spec.action_shape else int(self._pool.action_space.start)
             obs, _ = self._pool.reset()
         self._resetting = np.zeros(self.n, np.bool_)
         self._score, self._length = np.zeros(self.n), np.zeros(self.n, np.int64)
         return self._boundary(obs)
 
-    def step(self, actions: Ints) -> Step:
-        returned, reward, terminated, truncated, _ = self._pool.step((actions + self._first_action).astype(np.int32))
+    def step(self, actions: Array) -> Step:
+        own = self.spec.legal(actions) if self.spec.action_shape else (actions + self._first_action).astype(np.int32)
+        returned, reward, terminated, truncated, _ = self._pool.step(own)
         obs = self._boundary(returned)
         real = ~self._resetting
         reward = np.where(real, reward, np.float32(0))

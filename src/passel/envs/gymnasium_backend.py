@@ -21,7 +21,7 @@ from passel.envs.base import Envs
 from passel.envs.build import AnyEnv, Factory, build, name_of, spaces_of
 from passel.envs.seeds import derive_seed
 from passel.envs.spaces import read_bounds
-from passel.types import Array, EnvSpec, Episode, Ints, Step
+from passel.types import Array, EnvSpec, Episode, Step
 
 #: How many actions of an episode are kept when the environment states no limit of its own.
 UNLIMITED_RECORD = 10_000
@@ -42,7 +42,7 @@ def record_specs(spec: EnvSpec, n: int) -> dict[str, Spec]:
     return {
         "episode": Spec((n,), torch.int64),
         "length": Spec((n,), torch.int64),
-        "actions": Spec((n, limit), torch.int32),
+        "actions": Spec((n, limit, *spec.action_shape), torch.float32 if spec.action_shape else torch.int32),
     }
 
 
@@ -86,12 +86,13 @@ class GymnasiumEnvs(Envs):
             obs[i] = self._begin_next(i) if replayed is None else replayed
         return obs
 
-    def step(self, actions: Ints) -> Step:
+    def step(self, actions: Array) -> Step:
+        actions = self.spec.legal(actions)
         # Written before the act and counted after it: killed in between, the record still tells a true story.
         self._actions[self._rows, np.minimum(self._length, self._limit - 1)] = actions
         next_obs, reward = self._empty_obs(), np.empty(self.n)
         terminated, truncated = np.empty(self.n, np.bool_), np.empty(self.n, np.bool_)
-        for i, action in enumerate((actions + self._first_action).tolist()):
+        for i, action in enumerate(self._own(actions)):
             next_obs[i], reward[i], terminated[i], truncated[i], _ = self._envs[i].step(action)
         self._score += reward
         self._length += 1
@@ -137,12 +138,16 @@ class GymnasiumEnvs(Envs):
         if self._length[i] > self._limit:
             return None
         obs = self._begin(i)
-        for action in (self._actions[i, : self._length[i]] + self._first_action).tolist():
+        for action in self._own(self._actions[i, : self._length[i]].copy()):
             obs, reward, terminated, truncated, _ = self._envs[i].step(action)
             if terminated or truncated:
                 return None
             self._score[i] += float(reward)
         return np.asarray(obs)
+
+    def _own(self, actions: Array) -> list[Any]:
+        """The actions as the environment counts them: whole numbers from its first, or vectors."""
+        return list(actions) if self.spec.action_shape else (actions + self._first_action).tolist()
 
     def _empty_obs(self) -> Array:
         return np.empty((self.n, *self.spec.obs_shape), self.spec.obs_dtype)
@@ -162,6 +167,7 @@ def _spec_of(env: str | Factory, copy: AnyEnv) -> EnvSpec:
         backend="gymnasium",
         exact_resume=True,
         bounds=read_bounds(copy.observation_space),
+        action_bounds=spaces.action_bounds,
     )
 
 

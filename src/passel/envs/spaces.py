@@ -8,7 +8,7 @@ import gymnasium as gym
 import numpy as np
 from gymnasium.spaces import Box, Discrete
 
-from passel.types import Bounds, PasselError
+from passel.types import Array, Bounds, EnvSpec, PasselError
 
 
 class Spaces(NamedTuple):
@@ -18,28 +18,34 @@ class Spaces(NamedTuple):
     obs_dtype: np.dtype[Any]
     n_actions: int
     first_action: int
+    action_bounds: Bounds | None = None
 
 
-def read_spaces(name: str, observation: gym.Space[Any], action: gym.Space[Any], cure: str = "") -> Spaces:
-    """The numbers, or a PasselError that ends with `cure` if the actions are of another kind."""
-    if not isinstance(action, Discrete):
-        raise PasselError(
-            f"passel's algorithms act in Discrete action spaces, and {name} has {_brief(action)}. "
-            + (cure or _discrete_cure(name))
-        )
+def read_spaces(name: str, observation: gym.Space[Any], action: gym.Space[Any]) -> Spaces:
+    """The numbers, or a PasselError that names the space that passel cannot use."""
     if not isinstance(observation, Box):
         raise PasselError(
             f"passel reads observations that are one Box of numbers, and {name} has {_brief(observation)}. Give a "
             f'factory instead of the id: lambda: gymnasium.wrappers.FlattenObservation(gymnasium.make("{name}")).'
         )
-    return Spaces(observation.shape, _boundary_dtype(observation.dtype), int(action.n), int(action.start))
+    shape, dtype = observation.shape, _boundary_dtype(observation.dtype)
+    if isinstance(action, Discrete):
+        return Spaces(shape, dtype, int(action.n), int(action.start))
+    bounds = read_bounds(action)
+    if bounds is None:
+        raise PasselError(
+            f"passel acts in Discrete action spaces and in Boxes that are vectors with finite bounds, and {name} has "
+            f"{_brief(action)}. Choose another environment, or give a factory that wraps this one so that it has one "
+            "of the two."
+        )
+    return Spaces(shape, dtype, 0, 0, bounds)
 
 
-def read_bounds(observation: gym.Space[Any]) -> Bounds | None:
+def read_bounds(space: gym.Space[Any]) -> Bounds | None:
     """The bounds of a vector, if every one of them is finite and leaves some room."""
-    if not isinstance(observation, Box) or len(observation.shape) != 1 or observation.dtype.kind != "f":
+    if not isinstance(space, Box) or len(space.shape) != 1 or space.dtype.kind != "f":
         return None
-    low, high = observation.low.astype(np.float64), observation.high.astype(np.float64)
+    low, high = space.low.astype(np.float64), space.high.astype(np.float64)
     if not (np.isfinite(low).all() and np.isfinite(high).all() and (low < high).all()):
         return None
     return tuple(map(float, low)), tuple(map(float, high))
@@ -50,11 +56,18 @@ def _boundary_dtype(declared: np.dtype[Any]) -> np.dtype[Any]:
     return np.dtype(np.float32) if np.issubdtype(declared, np.floating) else np.dtype(declared)
 
 
-def _discrete_cure(name: str) -> str:
+def discrete_sibling(name: str) -> str | None:
+    """The environment of the same name with Discrete actions, if Gymnasium has one."""
     discrete = name.rpartition(":")[2].replace("Continuous", "")
-    if discrete != name and discrete in gym.registry:
-        return f"Use {discrete}."
-    return "Choose an environment with Discrete actions, or give a factory that wraps this one so that it has them."
+    return discrete if discrete != name and discrete in gym.registry else None
+
+
+def random_actions(spec: EnvSpec, n: int, rng: np.random.Generator) -> Array:
+    """`n` actions, each as likely as any other."""
+    if spec.action_bounds is None:
+        return rng.integers(0, spec.n_actions, n)
+    low, high = spec.action_bounds
+    return rng.uniform(low, high, (n, len(low))).astype(np.float32)
 
 
 def _brief(space: gym.Space[Any]) -> str:

@@ -10,7 +10,18 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from passel.maths.policies import Categorical, Head, log_softmax
 from passel.maths.shapes import Array, Floats, check_shapes, like_torch
+
+__all__ = [
+    "PolicyLoss",
+    "clipped_surrogate_and_slope",
+    "gae",
+    "log_softmax",
+    "normalised",
+    "policy_gradient_and_slope",
+    "value_loss_and_slope",
+]
 
 
 def gae(reward: Floats, discount: Floats, value: Floats, last_value: Floats, lam: float) -> Floats:
@@ -31,16 +42,9 @@ def gae(reward: Floats, discount: Floats, value: Floats, last_value: Floats, lam
     return advantage
 
 
-def log_softmax(logits: Floats) -> Floats:
-    """log pi(a|s) of logits [B, A]."""
-    shifted = logits - logits.max(axis=1, keepdims=True)
-    result: Floats = shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True))
-    return result
-
-
 @dataclass(frozen=True)
 class PolicyLoss:
-    """A loss, its derivative by the logits [B, A], and what is worth knowing of the step."""
+    """A loss, its derivative by the policy's outputs [B, K], and what is worth knowing of the step."""
 
     value: float
     slope: Floats
@@ -51,20 +55,22 @@ class PolicyLoss:
 
 @like_torch
 def policy_gradient_and_slope(
-    logits: Floats, action: Array, advantage: Floats, weight: Floats, entropy_bonus: float
+    logits: Floats, action: Array, advantage: Floats, weight: Floats, entropy_bonus: float, head: Head = Categorical
 ) -> PolicyLoss:
     """The loss of A3C (Mnih et al. 2016).
 
         L = -mean_w [ A log pi(a|s) + beta H(pi(s)) ]
 
-    Shapes: logits [B, A]; the rest [B]. `weight` is 1 for a transition and 0 for a row that is none.
+    Shapes: logits [B, K], or whatever outputs `head` reads a policy from; actions [B, ...]; the rest [B].
+    `weight` is 1 for a transition and 0 for a row that is none.
     """
-    check_shapes("B", action, advantage, weight)
-    logp = log_softmax(logits)
+    check_shapes("B", advantage, weight)
+    policy = head(logits)
     share = weight / weight.sum()
-    chosen = logp[np.arange(len(logp)), action]
-    entropy, slope = _entropy_and_slope(logp, action, share, share * advantage, entropy_bonus)
-    return PolicyLoss(float(-(share * advantage * chosen).sum() - entropy_bonus * entropy), slope, entropy)
+    entropy = float((share * policy.entropy()).sum())
+    slope = policy.slope(action, share * advantage, share * entropy_bonus)
+    gained = float((share * advantage * policy.logp(action)).sum())
+    return PolicyLoss(-gained - entropy_bonus * entropy, slope, entropy)
 
 
 @like_torch
@@ -76,22 +82,24 @@ def clipped_surrogate_and_slope(
     weight: Floats,
     clip: float,
     entropy_bonus: float,
+    head: Head = Categorical,
 ) -> PolicyLoss:
     """The loss of PPO (Schulman et al. 2017).
 
         ratio = pi(a|s) / pi_old(a|s),     L = -mean_w [ min(ratio A, clip(ratio, 1 - e, 1 + e) A) + beta H(pi(s)) ]
 
     The slope is zero where the clip acts: where the ratio has already moved further than e in A's direction. `kl` is
-    the estimator mean (ratio - 1) - log ratio, which is never negative. Shapes: logits [B, A]; the rest [B].
+    the estimator mean (ratio - 1) - log ratio, which is never negative. Shapes: as above.
     """
-    check_shapes("B", action, advantage, old_logp, weight)
-    logp = log_softmax(logits)
+    check_shapes("B", advantage, old_logp, weight)
+    policy = head(logits)
     share = weight / weight.sum()
-    moved = logp[np.arange(len(logp)), action] - old_logp
+    moved = policy.logp(action) - old_logp
     ratio = np.exp(moved)
     surrogate = np.minimum(ratio * advantage, np.clip(ratio, 1 - clip, 1 + clip) * advantage)
     free = np.where(advantage >= 0, ratio <= 1 + clip, ratio >= 1 - clip)
-    entropy, slope = _entropy_and_slope(logp, action, share, share * advantage * ratio * free, entropy_bonus)
+    entropy = float((share * policy.entropy()).sum())
+    slope = policy.slope(action, share * advantage * ratio * free, share * entropy_bonus)
     return PolicyLoss(
         float(-(share * surrogate).sum() - entropy_bonus * entropy),
         slope,
@@ -99,21 +107,6 @@ def clipped_surrogate_and_slope(
         kl=float((share * (ratio - 1 - moved)).sum()),
         clipped=float((share * (np.abs(ratio - 1) > clip)).sum()),
     )
-
-
-def _entropy_and_slope(
-    logp: Floats, action: Array, share: Floats, gain: Floats, entropy_bonus: float
-) -> tuple[float, Floats]:
-    """The mean entropy, and the slope of a loss that rewards log pi(a|s) by `gain` and entropy by the bonus.
-
-    d log pi(a) / d logit_b = [a = b] - pi(b),     dH / d logit_b = -pi(b) (log pi(b) + H)
-    """
-    policy = np.exp(logp)
-    entropy = -(policy * logp).sum(axis=1)
-    slope: Floats = gain[:, None] * policy
-    slope[np.arange(len(slope)), action] -= gain
-    slope += (entropy_bonus * share)[:, None] * policy * (logp + entropy[:, None])
-    return float((share * entropy).sum()), slope
 
 
 @like_torch

@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from passel.maths.shapes import Array, Floats
+from passel.nets.gaussian_network import GaussianNetwork, Spread
 from passel.nets.network import AutogradLoss, Network
 from passel.nets.perceptron import RecordedLoss
 
@@ -33,7 +34,7 @@ class ActorAndCritic(Protocol):
     networks: Mapping[str, Network]
 
     def logits(self, obs: Array) -> Floats:
-        """Of the policy: [B, ...] -> [B, A]."""
+        """Of the policy: [B, ...] -> [B, A]; of a Gaussian the log-spreads and the means, [B, 2A]."""
 
     def values(self, obs: Array) -> Floats:
         """Of the critic: [B, ...] -> [B]."""
@@ -47,11 +48,16 @@ class ActorAndCritic(Protocol):
         """The same, where each depends on what the other said."""
 
 
-class Apart:
-    """Two networks."""
+def _policy_network(spread: Spread | None, **shape: Any) -> Network:
+    return Network(**shape) if spread is None else GaussianNetwork(spread, **shape)
 
-    def __init__(self, n_actions: int, **shape: Any) -> None:
-        self._policy, self._critic = Network(outputs=n_actions, **shape), Network(outputs=1, **shape)
+
+class Apart:
+    """Two networks. `n_actions` are how many to choose from or, with a `spread`, how many numbers an action has."""
+
+    def __init__(self, n_actions: int, spread: Spread | None = None, **shape: Any) -> None:
+        self._policy = _policy_network(spread, outputs=n_actions, **shape)
+        self._critic = Network(outputs=1, **shape)
         self._policy.start_orthogonal(EVEN)
         self._critic.start_orthogonal(PLAIN)
         self.networks: Mapping[str, Network] = {"policy": self._policy, "value": self._critic}
@@ -91,8 +97,8 @@ class Apart:
 class Joined:
     """One network, whose last output is the value. Its loss is the policy's and `critic_weight` times the critic's."""
 
-    def __init__(self, n_actions: int, critic_weight: float, **shape: Any) -> None:
-        self._network, self._critic_weight = Network(outputs=n_actions + 1, **shape), critic_weight
+    def __init__(self, n_actions: int, critic_weight: float, spread: Spread | None = None, **shape: Any) -> None:
+        self._network, self._critic_weight = _policy_network(spread, outputs=n_actions + 1, **shape), critic_weight
         self._network.start_orthogonal(EVEN)
         head = [module for module in self._network.modules() if isinstance(module, nn.Linear)][-1]
         with torch.no_grad():

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from passel.envs.levels import LevelSet
+from passel.envs.levels import Copies, LevelSet
+from passel.envs.spaces import random_actions
 from passel.types import Ints, PasselError
 
 MEASURE_STEPS = 64
@@ -83,16 +84,16 @@ def remembered(levels: LevelSet, held: Sequence[Sequence[str]], costs: Mapping[s
 
 def measure(levels: LevelSet) -> dict[str, float]:
     """Microseconds that a step of each training level takes, at random play: a glance, not a benchmark."""
-    actions, rng = levels.describe().n_actions, np.random.default_rng(0)
+    spec, rng = levels.describe(), np.random.default_rng(0)
     costs: dict[str, float] = {}
     for name in levels.train:
-        envs = levels.level(name, 1, seed=0)
+        envs = levels.level(name, Copies(1, seed=0))
         try:
             envs.reset()
-            envs.step(rng.integers(0, actions, 1))  # the first step may pay for what is set up late
+            envs.step(random_actions(spec, 1, rng))  # the first step may pay for what is set up late
             began, steps = time.perf_counter(), 0
             while steps < MEASURE_STEPS and time.perf_counter() - began < MEASURE_SECONDS:
-                envs.step(rng.integers(0, actions, 1))
+                envs.step(random_actions(spec, 1, rng))
                 steps += 1
             costs[name] = round(1e6 * (time.perf_counter() - began) / steps, 1)
         finally:

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from passel.envs.atari_protocol import is_atari
+
 DEFAULT_STEPS = 500_000
 
 PRESETS: dict[tuple[str, str], dict[str, Any]] = {
@@ -111,6 +113,7 @@ LEVELS: dict[str, dict[str, Any]] = {
     "levels:sonic": {"sync": "allreduce", "envs": 1, "hidden": [512]},
     "levels:airstriker": {"sync": "allreduce", "envs": 1, "hidden": [512]},
     "levels:breakout-modes": {"sync": "allreduce", "envs": 1, "hidden": [512]},
+    "levels:mario": {"sync": "allreduce", "envs": 1, "hidden": [512]},
     "levels:": {"sync": "allreduce", "envs": 4},
 }
 #: What PPO adds to that. Parts of a rollout are small enough that their images, as floats, need little memory.
@@ -120,6 +123,44 @@ LEVELS_PPO: dict[str, dict[str, Any]] = {
     "levels:sonic": {"lr": 2e-4, "horizon": 512, "minibatches": 32, "reward_scale": 0.01, "entropy": 0.001},
     "levels:airstriker": {"lr": 2e-4, "horizon": 512, "minibatches": 4, "reward_scale": 0.01},
     "levels:breakout-modes": {"lr": 2.5e-4, "horizon": 128, "minibatches": 4},
+    # Rewards add up to some 3000 for a whole stage.
+    "levels:mario": {"lr": 2.5e-4, "horizon": 128, "minibatches": 16, "reward_scale": 0.01, "entropy": 0.01},
+}
+
+
+#: Atari games: published settings (Mnih et al. 2015 with Adam, Schulman et al. 2017), cut to what two cores bear. Few
+#: greedy episodes, for a policy that waits for ever plays to the end of its time.
+ATARI: dict[str, dict[str, Any]] = {
+    "dqn": {
+        "hidden": [512],
+        "envs": 8,
+        "batch": 32,
+        "n_step": 1,
+        "lr": 1e-4,
+        "optimizer_eps": 1.5e-4,
+        "warmup": 20_000,
+        "capacity": 50_000,
+        "target_every": 2_000,
+        "epsilon_end": 0.01,
+        "epsilon_steps": 250_000,
+        "eval_episodes": 10,
+        "steps": 2_000_000,
+    },
+    "ppo": {
+        "hidden": [512],
+        "envs": 8,
+        "horizon": 128,
+        "minibatches": 4,
+        "epochs": 4,
+        "lr": 2.5e-4,
+        "lr_end": 0.0,
+        "optimizer_eps": 1e-5,
+        "entropy": 0.01,
+        "clip": 0.1,
+        "eval_episodes": 10,
+        "steps": 10_000_000,
+    },
+    "a3c": {"hidden": [512], "envs": 8, "lr": 2.5e-4, "eval_episodes": 10, "steps": 10_000_000},
 }
 
 
@@ -130,4 +171,6 @@ def preset(algo: str, env: object) -> dict[str, Any]:
     for start, settings in LEVELS.items():
         if env.startswith(start):
             return settings | (LEVELS_PPO.get(start, {}) if algo == "ppo" else {})
+    if is_atari(env):
+        return ATARI.get(algo, {"eval_episodes": 10})
     return PRESETS.get((algo, env), {})

@@ -108,6 +108,38 @@ class Identity(Toy):
         return _one_hot(self._paying, self.n_actions)
 
 
+class Aim(Toy):
+    """The observation, two numbers, names the action that pays 1: a vector of two, each in a range of its own. To miss
+    by half a range costs 1.
+
+    The best return is `steps`. An action outside of its range is an error, as in many a simulator.
+    """
+
+    LOW, HIGH = np.array([-3, 0], np.float32), np.array([-1, 10], np.float32)
+
+    def __init__(self, steps: int = 8) -> None:
+        super().__init__(2, 1)
+        self.action_space = Box(self.LOW, self.HIGH, dtype=np.float32)
+        self.steps = steps
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Reset:
+        super().reset(seed=seed)
+        self._steps = 0
+        return self._observe(), {}
+
+    def step(self, action: Any) -> Outcome:
+        if not self.action_space.contains(action):
+            raise ValueError(f"{action} is no action in {self.action_space}")
+        share = (action - self.LOW) / (self.HIGH - self.LOW)
+        reward = 1 - 2 * float(np.abs(share - self._wanted).mean())
+        self._steps += 1
+        return self._observe(), reward, self._steps == self.steps, False, {}
+
+    def _observe(self) -> Floats:
+        self._wanted = self.np_random.random(2, np.float32)
+        return self._wanted
+
+
 class TimeLimitTrap(Toy):
     """One state, reward 1 for ever, truncated every `steps` steps.
 
@@ -208,6 +240,7 @@ def _register(toy: type[Toy], reward_threshold: float | None = None, max_episode
 _register(Corridor, reward_threshold=0.6, max_episode_steps=50)
 _register(Countdown)
 _register(Identity, reward_threshold=7.5)
+_register(Aim)
 _register(TimeLimitTrap)
 _register(Crash)
 _register(NaN)

@@ -165,8 +165,8 @@ class Rollouts:
 
     `obs`, and `last_obs`, which follow them, are flat: [B * T * N, ...] and [B * N, ...]. The rest is [B, T, N]: `logp`
     of the policy that acted, and `weight`, 0 where a row is no transition; actions may be vectors, [B, T, N, A].
-    `discount` is 0 where an episode ended, by either way; at a truncation the value of the true last observation is part
-    of the reward.
+    `discount` is 0 where an episode ended, by either way; at a truncation the value of the true last observation is
+    part of the reward.
     """
 
     obs: Array

@@ -50,7 +50,7 @@ class Algorithm(ABC):
     summary: ClassVar[str]
     Config: ClassVar[type[Any]]
     #: How experience reaches it: "replay" (transitions, drawn again and again), "rollout" (fresh, and then forgotten)
-    #: or "trajectories" (whole, and kept), each within a worker; "shared" (one replay) or "slots" (a queue of rollouts),
+    #: or "trajectories" (whole, and kept), each within a worker; "shared" (one replay) or "slots" (queued rollouts),
     #: from actors to learners.
     diet: ClassVar[DietName]
     #: Whether it can act where actions are vectors, not only where they are a choice.

@@ -198,14 +198,12 @@ def _check_ranges(config: RunConfig, numbers: Any) -> None:
             value = getattr(source, name, None)
             if value is not None and not (math.isfinite(value) and good(value)):
                 raise PasselError(f"{flag(name)} is {value}, and must be {words}.")
-    diet = ALGORITHMS[config.algo].diet
-    if diet == "rollout":
-        _check_rollout(config, numbers)
-    if diet != "replay":
-        return
-    if ALGORITHMS[config.algo].diet == "slots":
-        _check_slots(config, numbers)
-        return
+    further = DIET_CHECKS.get(ALGORITHMS[config.algo].diet)
+    if further:
+        further(config, numbers)
+
+
+def _check_replay(config: RunConfig, numbers: Any) -> None:
     if numbers.v_min >= numbers.v_max:
         raise PasselError(f"--v-min is {numbers.v_min:g}, and must be less than --v-max, which is {numbers.v_max:g}.")
     writers = cast(config.workers, config.learners, apart=ALGORITHMS[config.algo].apart).actors
@@ -241,3 +239,12 @@ def _check_rollout(config: RunConfig, numbers: Any) -> None:
             f"--minibatches {parts} does not divide the {rows} steps of a rollout (--horizon {numbers.horizon} times "
             f"--envs {config.envs}). Choose numbers that do."
         )
+
+
+#: What else must hold, by how experience reaches the algorithm.
+DIET_CHECKS: dict[str, Callable[[RunConfig, Any], None]] = {
+    "replay": _check_replay,
+    "shared": _check_replay,
+    "slots": _check_slots,
+    "rollout": _check_rollout,
+}

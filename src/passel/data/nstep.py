@@ -92,7 +92,7 @@ class NStep:
             self._waiting[:] = 0
 
     def keep_step_with(self, other: NStep) -> None:
-        """If not the same steps wait here and there (whoever pushed to both died between the two), forget what waits."""
+        """Unless the same steps wait here and there, forget them: whoever pushes to both died between the two."""
         if self.n == 1 or (self._clock[0] == other._clock[0] and (self._waiting == other._waiting).all()):
             return
         self.clear()

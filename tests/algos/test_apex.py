@@ -129,3 +129,28 @@ def test_what_it_asked_of_the_next_state_is_not_asked_again_until_the_parameters
     algo.fetched(1)
     algo.act(walk.obs, 0, rng)
     assert asked == [N] * 7
+
+
+def test_windows_that_a_death_left_out_of_step_begin_anew_together() -> None:
+    algo, walk, rng = make(), Walk(7), np.random.default_rng(0)
+    nstep = NStep(Arena(NStep.specs(3, N, (3,), SPEC.obs_dtype)), n=3, gamma=0.9)
+    surprise = Surprise(Arena(Surprise.specs(3, N)), n=3, gamma=0.9)
+
+    def push(*, dies: bool = False) -> None:
+        actions = algo.act(walk.obs, 0, rng)
+        step = walk.step()
+        found = surprise.push(actions, step, *algo.appraise(actions, step))
+        if not dies:
+            assert len(found) == len(nstep.push(walk.obs, actions, step))
+        walk.obs = step.obs
+
+    for _ in range(10):
+        push()
+    push(dies=True)
+    surprise.keep_step_with(nstep)
+    assert not nstep._waiting.any()
+    for _ in range(10):
+        push()
+    before = nstep._waiting.copy()
+    surprise.keep_step_with(nstep)
+    assert (nstep._waiting == before).all(), "they are in step again, and nothing is forgotten"

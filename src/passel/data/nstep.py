@@ -91,6 +91,14 @@ class NStep:
         if self.n > 1:
             self._waiting[:] = 0
 
+    def keep_step_with(self, other: NStep) -> None:
+        """Unless the same steps wait here and there, forget them: whoever pushes to both died between the two."""
+        if self.n == 1 or (self._clock[0] == other._clock[0] and (self._waiting == other._waiting).all()):
+            return
+        self.clear()
+        other.clear()
+        self._clock[0] = other._clock[0]
+
     def check_valid(self) -> None:
         """Raise AssertionError, with the reason, if the windows cannot be right."""
         if self.n == 1:

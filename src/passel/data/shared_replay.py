@@ -40,6 +40,10 @@ class Surprise:
     def __init__(self, tensors: Mapping[str, Tensor], *, n: int, gamma: float) -> None:
         self._windows = NStep(tensors, n=n, gamma=gamma)
 
+    def keep_step_with(self, nstep: NStep) -> None:
+        """A worker that died may have left these windows a step ahead of the others."""
+        self._windows.keep_step_with(nstep)
+
     def push(self, actions: Ints, step: Step, value: Floats, following: Floats) -> Floats:
         """What came of the transitions that this step completed."""
         done = self._windows.push(value[:, None], actions, replace(step, next_obs=following[:, None]))
@@ -65,6 +69,8 @@ class ReplayInlet:
     ) -> None:
         self._nstep, self._memory, self._limiter = nstep, memory, limiter
         self._appraiser, self._surprise, self._stacks = appraiser, surprise, stacks
+        if surprise is not None:
+            surprise.keep_step_with(nstep)
 
     def room(self) -> bool:
         return self._limiter.may_insert()

@@ -104,6 +104,7 @@ PRESETS: dict[tuple[str, str], dict[str, Any]] = {
         "target_every": 1,
         "target_tau": 0.01,
         "epsilon": 0.05,
+        "fetch_every": 10,
     },
     # The network of the C++ Tetris that this grew from: 1,548,352 weights, not counting biases and the policy's
     # head. NES Tetris from pixels is not solved by it, nor by anybody we know of.

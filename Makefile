@@ -17,7 +17,7 @@ INSTALLED := $(VENV)/.installed
 PEERS_INSTALLED := $(PEERS)/.installed
 
 BENCHES := update_cost startup dqn_speed ppo_speed scaling split time_to_solve replay_vs_cpprb remote_envs \
-	joint_speed joint_memory awr
+	joint_speed joint_memory atari_speed awr
 WITH_PEERS := dqn_speed ppo_speed time_to_solve
 
 .DEFAULT_GOAL := help

@@ -21,7 +21,7 @@ def main() -> None:
 
     said = serve_env.parser().parse_args(words)
     lens = serve_env.Lens(said.gray, said.resize, said.channels_first)
-    maker = serve_env.Maker(said.id, {}, said.joypad, said.skip)
+    maker = serve_env.Maker(said.ids[0], {}, said.joypad, said.skip)
     facts = serve_env.look_at(maker, lens, said.skip)
     games = [maker.make() for _ in range(int(copies))]
     for i, game in enumerate(games):

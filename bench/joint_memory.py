@@ -27,7 +27,7 @@ from passel.run.rss import tree_rss_mb
 
 TITLE = "Memory of joint PPO"
 SLACK, PER_PROCESS, GROWTH = 1.25, 350.0, 1.0  # times, MB, MB a minute
-START_PATIENCE = 120.0  # seconds
+START_PATIENCE, STOP_PATIENCE = 120.0, 300.0  # seconds; a run that is stopped still writes its checkpoint
 
 
 def frames_mb(card: dict[str, Any], horizon: int) -> float:
@@ -55,7 +55,7 @@ def watch(words: list[str], out: Path, minutes: float) -> tuple[list[tuple[float
             time.sleep(1.0)
     finally:
         process.send_signal(signal.SIGINT)
-        process.communicate(timeout=60)
+        process.communicate(timeout=STOP_PATIENCE)
     card: dict[str, Any] = json.loads((out / "card.json").read_text())
     return samples, card | {"summary": json.loads((out / "summary.json").read_text())}
 

@@ -21,6 +21,7 @@ import numpy as np
 from gymnasium.spaces import Box, Discrete
 
 import passel
+from passel.envs import packaged
 
 HERE = Path(__file__).parent
 PROGRAM = Path(passel.__file__).parent / "envs" / "serve_env.py"
@@ -78,9 +79,60 @@ class Sluggish(Fussy):
         super().__init__()
 
 
+class Plodding(Fussy):
+    """Takes a quarter of a second for a step."""
+
+    def step(self, action: Any) -> Any:
+        time.sleep(0.25)
+        return super().step(action)
+
+
+class Stage(gym.Env[Any, Any]):
+    """A stage of a game that is no game: pictures of one gray, its `number` and a step brighter with every step. Every
+    step pays 1, and the number decides how many there are.
+    """
+
+    def __init__(self, number: int) -> None:
+        self.observation_space = Box(0, 255, (40, 60, 3), np.uint8)
+        self.action_space = Discrete(7)
+        self._number = number
+
+    @staticmethod
+    def length(number: int) -> int:
+        return 3 + number % 4
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        super().reset(seed=seed)
+        self._steps = 0
+        return self._picture(), {}
+
+    def step(self, action: Any) -> Any:
+        self._steps += 1
+        return self._picture(), 1.0, self._steps == self.length(self._number), False, {}
+
+    def _picture(self) -> np.ndarray[Any, np.dtype[np.uint8]]:
+        return np.full((40, 60, 3), 7 * self._number + self._steps, np.uint8)
+
+
+for number in range(32):
+    name = f"SuperMarioBros-{1 + number // 4}-{1 + number % 4}-v0"
+    gym.register(name, "serving:Stage", kwargs={"number": number})
 gym.register("Sluggish-v0", "serving:Sluggish")
+gym.register("Plodding-v0", "serving:Plodding")
 gym.register("Picture-v0", "serving:Picture")
 gym.register("Fussy-v0", "serving:Fussy")
+
+
+def pretend_installed(cache: Path, name: str) -> Path:
+    """The folder of a packaged environment in a user's cache, with an interpreter that is this one."""
+    folder = cache / "passel" / "envs" / name
+    (folder / "bin").mkdir(parents=True)
+    # A script and not a link: a linked interpreter would look for its packages beside the link.
+    script = folder / "bin" / "python"
+    script.write_text(f'#!/bin/sh\nexec "{sys.executable}" "$@"\n')
+    script.chmod(0o755)
+    (folder / packaged.STAMP).write_text("{}\n")
+    return folder
 
 
 class Serving:
@@ -90,7 +142,7 @@ class Serving:
         path = os.pathsep.join([str(HERE), *filter(None, [os.environ.get("PYTHONPATH")])])
         self._err = tempfile.TemporaryFile()  # noqa: SIM115 - closed by __exit__
         self._process = subprocess.Popen(
-            [sys.executable, str(PROGRAM), env, "--bind", bind, *flags],
+            [sys.executable, str(PROGRAM), env, *flags, "--bind", bind],
             env={**os.environ, "PYTHONPATH": path},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,

@@ -47,6 +47,31 @@ def told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureF
     return run
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["train", "--env", "levels:procgen:jumper"],
+        ["train", "--env=levels:procgen:jumper"],
+        ["train", "--config", "my.toml"],
+        ["train", "--config", "other.toml", "--env", "levels:procgen:jumper"],
+        ["resume", "run"],
+    ],
+)
+def test_the_forkserver_learns_early_what_workers_will_share(
+    words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Wherever the environment is named. Nothing is trained: there is no such algorithm, and nothing to resume."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "run").mkdir()
+    jumper = "levels:procgen:jumper"
+    for file, env in (("my", jumper), ("other", "CartPole-v1"), ("run/config", jumper)):
+        (tmp_path / f"{file}.toml").write_text(f'env = "{env}"\nplace = "processes"\n')
+    envs: list[str] = []
+    monkeypatch.setattr("passel.place.forkserver.warm_up", envs.append)
+    assert main([*words, *(["--algo", "none"] if words[0] == "train" else [])]) == 2
+    assert envs == ["levels:procgen:jumper"]
+
+
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     """A small run by the real command, and what it printed."""
@@ -115,7 +140,7 @@ class TestMistakes:
             ('workers = "two"', "workers is 'two', and must be a whole number"),
             ("[net]\nhidden = 64", "hidden is 64, and must be a list of positive whole numbers such as [128, 128]"),
             ("workers = = 2", "my.toml is not valid TOML: Invalid value (at line 1, column 11)"),
-            ('backend = "unreal"', "backend is 'unreal', and must be one of auto, gymnasium, envpool"),
+            ('backend = "unreal"', "backend is 'unreal', and must be one of auto, ale, gymnasium, envpool"),
         ],
     )
     def test_a_configuration_file(self, told: Callable[..., Said], text: str, sentence: str) -> None:
@@ -327,7 +352,19 @@ class TestLooking:
         assert std <= high - low
         assert told("eval", "x", "--episodes", "20", "--seed", "5")[1] == out, "a seed is a set of episodes"
         assert told("eval", "x", "--episodes", "20", "--seed", "6")[1] != out
+        drawn = told("eval", "x", "--episodes", "20", "--seed", "5", "--sample")[1]
+        assert drawn == out.replace("greedy ", ""), "the preset's exploration ends at 0"
         assert told("eval", "x", "--episodes", "0") == (2, "", "passel: --episodes is 0, and must be at least 1.\n")
+
+    def test_eval_in_another_environment_of_the_same_shape(self, told: Callable[..., Said], run: Path) -> None:
+        """CartPole-v0 is the same game, and ends after 200 steps."""
+        same, shorter = (told("eval", "x", "--env", env, "--seed", "5") for env in ("CartPole-v1", "CartPole-v0"))
+        assert same == told("eval", "x", "--seed", "5")
+        assert shorter[0] == 0
+        assert float(shorter[1].split(" to ")[1].rstrip(")\n")) <= 200
+        code, _, said = told("eval", "x", "--env", "Acrobot-v1")
+        assert code == 2
+        assert "Acrobot-v1 shows (6,) of float32 and has 3 actions" in said
 
     def test_plot(self, told: Callable[..., Said], run: Path) -> None:
         pytest.importorskip("matplotlib")

@@ -139,7 +139,7 @@ class TestTypes:
             ("hidden", "64", "a list of positive whole numbers"),
             ("optimizer", "adamw", "one of adam, rmsprop, sgd"),
             ("memory", 1, "one of local, global"),
-            ("backend", "retro", "one of auto, gymnasium, envpool"),
+            ("backend", "retro", "one of auto, ale, gymnasium, envpool"),
         ],
     )
     def test_a_wrong_type_is_refused_with_the_right_one(self, key: str, value: Any, expected: str) -> None:
@@ -186,6 +186,12 @@ class TestNothingIsSilentlyIgnored:
             ({"priority_alpha": 0.5}, "--priority-alpha has no effect without --prioritized"),
             ({"priority_beta": 0.5}, "--priority-beta has no effect without --prioritized"),
             ({"sync": "solo", "sync_every": 4}, "--sync-every has no effect under --sync solo"),
+            ({"atoms": 21}, "--atoms has no effect without --distributional"),
+            ({"v_min": -1.0}, "--v-min has no effect without --distributional"),
+            ({"distributional": True, "huber": 2.0}, "--huber has no effect on --distributional"),
+            ({"distributional": True, "atoms": 1}, "--atoms is 1, and must be at least 2"),
+            ({"distributional": True, "v_min": 1.0, "v_max": 1.0}, "must be less than --v-max"),
+            ({"centred": True}, "--centred has no effect without --optimizer rmsprop"),
             ({"momentum": 0.9}, "--momentum has no effect on adam"),
             ({"optimizer": "sgd", "optimizer_eps": 1e-5}, "--optimizer-eps has no effect on sgd"),
             (
@@ -271,7 +277,7 @@ class TestRanges:
 
     def test_every_number_has_a_range(self) -> None:
         """No number of a configuration may be minus one: one that may is missing from the table of ranges."""
-        free = {"solved_at", "log_std"}
+        free = {"solved_at", "log_std", "v_min", "v_max"}
         for config, field in FIELDS:
             if field.type not in ("int", "float", "float | None") or field.name in free:
                 continue

@@ -75,13 +75,14 @@ DOORS = {
 }
 
 OPTIONAL = {
+    "ale_py": "envs/atari_games.py",
     "envpool": "envs/envpool_backend.py",
     "stable_retro": "envs/retro_game.py",
     "matplotlib": "view/plot.py",
     "av": "view/video.py",
     "tensorboard": "view/tensorboard.py",
-    "zmq": "envs/remote.py",
-    "msgpack": "envs/remote.py",
+    "zmq": "envs/zeromq.py",
+    "msgpack": "envs/zeromq.py",
 }
 
 #: A program of its own for other interpreters: nothing of passel imports it, and it imports nothing of passel.

@@ -199,6 +199,21 @@ class TestTraining:
         again = passel.resume(tmp_path / "half", steps=1000, quiet=True)
         assert torch.equal(vector(again), vector(whole))
 
+    def test_it_can_be_resumed_and_looked_at_from_another_folder(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The file was named as it is seen from the folder where the run was started."""
+        toml(tmp_path, train=2, held_out=1)
+        monkeypatch.chdir(tmp_path)
+        settings = settings_for(algo="ppo", sync="allreduce", workers=2, horizon=16)
+        run = passel.train(**{**settings, "env": "levels:levels.toml", "steps": 64})
+        assert run.path.name.startswith("levels-levels.toml-ppo"), "a run's own name needs no folders"
+        path = run.path.resolve()
+        (tmp_path / "elsewhere").mkdir()
+        monkeypatch.chdir(tmp_path / "elsewhere")
+        assert passel.resume(path, steps=128, quiet=True).summary.steps == 128
+        assert len(evaluate_levels(path)["train"]["levels"]) == 2
+
     def test_in_processes_the_parts_are_measured_and_kept(self, tmp_path: Path) -> None:
         env = toml(tmp_path, train=3, held_out=0)
         settings = settings_for(algo="ppo", workers=2, place="processes", out=str(tmp_path / "run"))

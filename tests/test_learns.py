@@ -45,13 +45,26 @@ SWITCHES: dict[str, dict[str, Any]] = {
     "dueling": {"dueling": True},
     "n-step 3": {"n_step": 3},
     "prioritized": {"prioritized": True},
+    "distributional": {"distributional": True, "v_min": -1.0, "v_max": 1.5, "atoms": 26},
     "global memory": {"memory": "global", "sync": "hogwild", "workers": 2},
     "sync every 4": {"sync": "hogwild", "workers": 2, "sync_every": 4},
     "rmsprop": {"optimizer": "rmsprop", "lr": 1e-3},
+    "centred rmsprop": {"optimizer": "rmsprop", "centred": True, "rms_decay": 0.95, "optimizer_eps": 1e-2, "lr": 1e-3},
     "sgd": {"optimizer": "sgd", "momentum": 0.9, "lr": 2e-2},
     "a soft target": {"target_every": 1, "target_tau": 0.05},
     "a falling rate": {"lr_end": 1e-4},
     "all at once": {"double": True, "dueling": True, "n_step": 3, "prioritized": True, "memory": "global"},
+    "all at once, distributional": {
+        "double": True,
+        "dueling": True,
+        "n_step": 3,
+        "prioritized": True,
+        "memory": "global",
+        "distributional": True,
+        "v_min": -1.0,
+        "v_max": 1.5,
+        "atoms": 26,
+    },
 }
 
 #: The corridor's values by hand: the last step pays 1, each before it costs 0.1.

@@ -35,6 +35,7 @@ FIELDS = [
     *("algo", "env", "sync", "place", "workers", "seed", "status", "steps", "frames", "updates", "episodes", "seconds"),
     *("steps_per_second", "updates_per_second", "return_mean_100", "solved_at_seconds", "solved_at_steps"),
     *("solved_at_episodes", "eval", "peak_rss_mb", "workers_restarted", "checkpoint"),
+    *("return_human_normalised", "eval_human_normalised"),
 ]
 
 

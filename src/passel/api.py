@@ -19,7 +19,7 @@ from passel.arena import Arena
 from passel.config import RunConfig, as_dict
 from passel.envs.level_sets import level_set
 from passel.envs.levels import is_level_set
-from passel.envs.make import describe, is_served
+from passel.envs.make import describe, is_served, make_filmed
 from passel.envs.spaces import discrete_sibling
 from passel.evaluation import level_table, play, play_levels, summarise
 from passel.interrupts import Interrupts
@@ -171,8 +171,12 @@ def load(path: str | Path) -> Policy:
     """The policy of a run, from its last good checkpoint. Starts nothing, needs no environment."""
     folder = RunFolder.open(Path(path), lock=False)
     config, numbers = resolve_config(folder.read_config())
-    spec = _spec_from_card(folder.read_card()["env"])
-    return Policy(ALGORITHMS[config.algo], numbers, spec, _vectors(path))
+    return Policy(ALGORITHMS[config.algo], numbers, spec_of(path), _vectors(path))
+
+
+def spec_of(path: str | Path) -> EnvSpec:
+    """What a run's environment is, as its card says."""
+    return _spec_from_card(RunFolder.open(Path(path), lock=False).read_card()["env"])
 
 
 def _vectors(path: str | Path) -> dict[str, Tensor]:
@@ -192,20 +196,37 @@ def evaluate(
     *,
     episodes: int = 100,
     seed: int | None = None,
-    env: Callable[[], gym.Env[Any, Any]] | None = None,
+    env: Env | None = None,
+    sample: bool = False,
     progress: Callable[[int], bool] = lambda _: True,
 ) -> EvalResult:
-    """Play fresh greedy episodes with the policy of a run."""
+    """Play fresh episodes with the policy of a run, greedily or (`sample`) drawing actions as in training; in its own
+    environment, or in another (`env`) that looks the same and is played with as many actions.
+    """
     policy = load(path)
     config, _ = resolve_config(RunFolder.open(Path(path), lock=False).read_config())
     fresh = derive(config.seed if seed is None else seed, "evaluation", -1 % 2**31)
     if env is None and is_level_set(config.env):
         levels = level_set(config.env)
         each = max(1, episodes // len(levels.train))
-        found = play_levels(policy, levels, levels.train, each, fresh, progress=progress)
+        found = play_levels(policy, levels, levels.train, each, fresh, sample=sample, progress=progress)
         return summarise([episode for level in found.values() for episode in level])
-    options: dict[str, Any] = {"threads": usable_cores(), "env_args": env_args(config), "progress": progress}
-    return summarise(play(policy, env or config.env, episodes, fresh, **options))
+    there = config if env is None else dataclasses.replace(config, env=_name(env), backend="auto")
+    rules = env_args(there, learning=False)
+    if env is not None:
+        policy = policy.moved_to(describe(env, env_args=rules))
+    return summarise(
+        play(
+            policy,
+            env or config.env,
+            episodes,
+            fresh,
+            threads=usable_cores(),
+            env_args=rules,
+            sample=sample,
+            progress=progress,
+        )
+    )
 
 
 def evaluate_levels(
@@ -256,7 +277,7 @@ def film(
         )
 
     def make() -> gym.Env[Any, Any]:
-        return env() if env else gym.make(config.env, render_mode="rgb_array")
+        return env() if env else make_filmed(config.env, policy.spec.backend, env_args(config, learning=False))
 
     seeds = range(seed, seed + episodes)
     return record_episodes(make, lambda obs: np.asarray(policy.act(obs)), seeds, folder.videos, episodes)
@@ -287,8 +308,9 @@ def _make_parts(config: RunConfig, env: Env, held: Mapping[str, Any] | None) -> 
     levels = level_set(str(env))
     if held:
         return remembered(levels, held["workers"], held["step_us"])
-    apart = config.place != "inline" and config.workers > 1 and levels.listed and len(levels.train) > config.workers
-    return divide(levels, config.workers, measure(levels) if apart else None)
+    apart = config.place != "inline" and config.workers > 1 and len(levels.train) > config.workers
+    uneven = apart and levels.listed and levels.costs_differ
+    return divide(levels, config.workers, measure(levels) if uneven else None)
 
 
 def _check_filters(numbers: Any, spec: EnvSpec) -> None:
@@ -330,6 +352,8 @@ def _run(
     plan.start(arena)
     placement = PLACEMENTS[config.place](plan, arena)
     facts = {"algo": config.algo, "sync": config.sync, "place": config.place, "workers": str(config.workers)}
+    if plan.spec.protocol is not None:
+        facts["protocol"] = str(plan.spec.protocol["name"])
     view.start(plan.spec.id, facts)
     try:
         try:
@@ -402,4 +426,6 @@ def _spec_from_card(facts: Mapping[str, Any]) -> EnvSpec:
         if known.get(name) is not None:
             low, high = known[name]
             known[name] = tuple(low), tuple(high)
+    if known.get("reference_scores") is not None:
+        known["reference_scores"] = tuple(known["reference_scores"])
     return EnvSpec(**known)

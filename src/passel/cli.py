@@ -61,17 +61,27 @@ def _needs_workers(arguments: list[str]) -> bool:
     """Whether this command will start processes: known before anything is imported, so that they can start at once."""
     if arguments[:1] not in (["train"], ["resume"]) or NO_WORKERS & set(arguments):
         return False
-    files = [Path(a) / "config.toml" for a in arguments[1:2]] if arguments[0] == "resume" else []
-    files += [Path(after) for flag, after in pairwise(arguments) if flag == "--config"]
     try:
-        return all(tomllib.loads(file.read_text()).get("place") != "inline" for file in files)
+        return all(file.get("place") != "inline" for file in _files_said(arguments))
     except (OSError, ValueError):
         return False  # there is an error to come that needs no workers
 
 
 def _env_said(arguments: list[str]) -> str:
-    """What stands after --env, if anything does: some environments have more for the workers to share."""
-    return next((after for flag, after in pairwise(arguments) if flag == "--env"), "")
+    """The environment that the arguments, or the files that they name, ask for, if they do: some have more for the
+    workers to share.
+    """
+    found = [file["env"] for file in _files_said(arguments) if "env" in file]
+    found += [after for flag, after in pairwise(arguments) if flag == "--env"]
+    found += [word.removeprefix("--env=") for word in arguments if word.startswith("--env=")]
+    return str(found[-1]) if found else ""
+
+
+def _files_said(arguments: list[str]) -> list[dict[str, Any]]:
+    """The configurations that the arguments name: of the run to resume, and after --config."""
+    files = [Path(a) / "config.toml" for a in arguments[1:2]] if arguments[0] == "resume" else []
+    files += [Path(after) for flag, after in pairwise(arguments) if flag == "--config"]
+    return [tomllib.loads(file.read_text()) for file in files]
 
 
 def _dispatch(arguments: list[str], began: float) -> int:
@@ -150,6 +160,8 @@ def _parser(arguments: Sequence[str]) -> _Parser:
     evaluation = command("eval", "Play fresh greedy episodes with a run's policy.", run=True)
     evaluation.add_argument("--episodes", type=_whole, default=100, help="How many (default 100).")
     evaluation.add_argument("--seed", type=_whole, help="Seed of the episodes; default: the run's.")
+    evaluation.add_argument("--sample", action="store_true", help="Draw actions as in training, not the best ones.")
+    evaluation.add_argument("--env", help="Another environment of the same shape; default: the run's own.")
     video = command("video", "Film the best, the median and the worst of some greedy episodes.", run=True)
     video.add_argument("--episodes", type=_whole, default=10, help="How many to choose from (default 10).")
     video.add_argument("--seed", type=_whole, default=0, help="Seed of the first episode (default 0).")
@@ -289,6 +301,8 @@ def _eval(said: argparse.Namespace, began: float) -> int:
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
     from passel import api
+    from passel.envs import describe
+    from passel.envs.atari_protocol import is_atari
 
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, transient=True, disable=not sys.stdout.isatty()) as bar:
@@ -298,9 +312,14 @@ def _eval(said: argparse.Namespace, began: float) -> int:
             bar.update(task, completed=ended)
             return True
 
-        result = api.evaluate(said.run, episodes=said.episodes, seed=said.seed, progress=show)
+        asked = {"episodes": said.episodes, "seed": said.seed, "sample": said.sample, "env": said.env}
+        result = api.evaluate(said.run, **asked, progress=show)
     spread = f"± {result.std:.1f} (from {result.min:.1f} to {result.max:.1f})"
-    print(f"{result.episodes} greedy episodes: {result.mean:.1f} {spread}")
+    how = "" if said.sample else "greedy "
+    spec = api.spec_of(said.run) if said.env is None else describe(said.env) if is_atari(said.env) else None
+    human = None if spec is None else spec.human_normalised(result.mean)
+    share = "" if human is None else f", {human:.1%} of human"
+    print(f"{result.episodes} {how}episodes: {result.mean:.1f} {spread}{share}")
     return 0
 
 
@@ -320,7 +339,7 @@ def _plot(said: argparse.Namespace, began: float) -> int:
 
 
 def _keys(said: argparse.Namespace, began: float) -> int:
-    from passel.envs.remote import make_keys
+    from passel.envs.remote_keys import make_keys
 
     server, client = make_keys(said.folder)
     print(f"{server}  for the server: passel serve-env ID --bind tcp://0.0.0.0:5555 --key {server}")

@@ -50,9 +50,28 @@ class RunConfig:
     solved_at: float | None = option(None, "Mean return that counts as solved; none: the environment's own threshold.")
     eval_episodes: int = option(100, "Fresh greedy episodes of an evaluation.")
     envs: int = option(16, "Environments that each worker steps at once; with a list of levels, of each level.")
-    backend: Literal["auto", "gymnasium", "envpool"] = option(
-        "auto", "Who steps the environments: envpool where it is known to be equal and installed, else gymnasium."
+    backend: Literal["auto", "ale", "gymnasium", "envpool"] = option(
+        "auto",
+        "Who steps the environments: ale for Atari games (ALE/...), envpool where it is known to be equal and "
+        "installed, else gymnasium.",
     )
+    protocol: Literal["v5", "nature"] = option(
+        "v5",
+        "Rules of an Atari game: v5 (sticky actions 0.25, half an hour) or nature (none, five minutes, a lost life "
+        "ends the episode for learning). Scores are always of whole games and true rewards.",
+        atari=True,
+    )
+    life_loss: bool | None = option(
+        None, "A lost life of an Atari game ends the episode for learning; none: as the protocol says.", atari=True
+    )
+    clip_rewards: bool | None = option(
+        None, "Learn from an Atari game's rewards brought to [-1, 1]; none: as the protocol says (yes).", atari=True
+    )
+    fire_reset: bool = option(
+        False, "The first action of an Atari game and after a lost life is FIRE, whatever was chosen.", atari=True
+    )
+    game_mode: int | None = option(None, "Mode of an Atari game; none: the cartridge's own.", atari=True)
+    game_difficulty: int | None = option(None, "Difficulty of an Atari game; none: the cartridge's own.", atari=True)
     env_key: str = option("", "Key file for a server of environments on another machine (passel keys).")
     reconnect: bool = option(
         False, "Wait for a server of environments that is lost to come back, and go on with new episodes."

@@ -9,7 +9,7 @@ import gymnasium as gym
 import numpy as np
 
 from passel.envs.base import Envs
-from passel.envs.levels import LevelSet
+from passel.envs.levels import Copies, LevelSet
 from passel.envs.make import make_envs
 from passel.envs.seeds import derive_seed
 from passel.policy import Policy
@@ -31,11 +31,13 @@ def play(
     *,
     threads: int = 1,
     env_args: Mapping[str, Any] | None = None,
+    sample: bool = False,
     progress: Callable[[int], bool] = lambda _: True,
 ) -> list[Episode]:
-    """`episodes` episodes from new starts. Each copy of the environment plays a number of them that is fixed
-    beforehand: to count whichever end first would favour the short ones. `progress` is told how many have ended, and
-    stops the evaluation by returning False.
+    """`episodes` episodes from new starts, greedily or (`sample`) drawing actions as in training.
+
+    Each copy of the environment plays a number of them that is fixed beforehand: to count whichever end first would
+    favour the short ones. `progress` is told how many have ended, and stops the evaluation by returning False.
     """
     if episodes < 1:
         raise PasselError(f"--episodes is {episodes}, and must be at least 1.")
@@ -44,7 +46,8 @@ def play(
     quota[: episodes % copies] += 1
     backend: Any = policy.spec.backend
     envs = make_envs(env, copies, seed, backend=backend, threads=threads, env_args=env_args)
-    return [episode for _, episode in _play_out(policy, envs, quota, progress)]
+    rng = np.random.default_rng(seed) if sample else None
+    return [episode for _, episode in _play_out(policy, envs, quota, progress, rng)]
 
 
 def play_levels(
@@ -60,10 +63,12 @@ def play_levels(
     """`episodes` episodes of each of these levels, by its name; some levels at a time.
 
     With `sample` actions are drawn, as in training: where nothing in a level is random, greedy play would be the same
-    episode again and again.
+    episode again and again. Where the set says that it is so, greedy play is one episode of each.
     """
     if episodes < 1:
         raise PasselError(f"--episodes is {episodes}, and must be at least 1.")
+    if not (sample or levels.chance):
+        episodes = 1
     copies = min(episodes, levels.at_once)
     together = max(1, levels.at_once // copies)
     quota = np.full(copies, episodes // copies)
@@ -72,7 +77,7 @@ def play_levels(
     rng = np.random.default_rng(seed) if sample else None
     for start in range(0, len(names), together):
         chosen, before = names[start : start + together], start * episodes
-        envs = levels.each(chosen, copies, derive_seed(seed, start, 0))
+        envs = levels.each(chosen, Copies(copies, derive_seed(seed, start, 0)))
 
         def tell(ended: int, before: int = before) -> bool:
             return progress(before + ended)

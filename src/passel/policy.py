@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
 from typing import Any
 
@@ -30,6 +31,20 @@ class Policy:
         self.spec = spec
         for name, flat in self._algorithm.flats.items():
             flat.values.copy_(vectors[name])
+
+    def moved_to(self, spec: EnvSpec) -> Policy:
+        """The same policy, for another environment that it can play."""
+        looks = spec.obs_shape == self.spec.obs_shape
+        actions = (spec.n_actions, spec.action_bounds) == (self.spec.n_actions, self.spec.action_bounds)
+        if not (looks and actions and spec.obs_dtype == self.spec.obs_dtype):
+            raise PasselError(
+                f"{spec.id} shows {spec.obs_shape} of {spec.obs_dtype} and has {spec.n_actions} actions, and this "
+                f"policy has learnt from {self.spec.obs_shape} of {self.spec.obs_dtype} with {self.spec.n_actions}. "
+                "Give it an environment of the same shape."
+            )
+        moved = copy.copy(self)
+        moved.spec = spec
+        return moved
 
     @property
     def networks(self) -> dict[str, torch.nn.Module]:

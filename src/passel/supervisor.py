@@ -215,6 +215,7 @@ class Supervisor:
             total_steps=total,
             solved_at=self.threshold,
             phase=phase,
+            human_normalised=self._plan.spec.human_normalised(self._mean_return()),
         )
 
     def _scalars(self) -> dict[str, float]:
@@ -278,7 +279,7 @@ class Supervisor:
                         self._plan.config.eval_episodes,
                         seed,
                         threads=usable_cores(),
-                        env_args=self._plan.env_args,
+                        env_args=self._plan.evaluation_args,
                         progress=go_on,
                     )
         except EvaluationStoppedError:
@@ -383,6 +384,8 @@ class Supervisor:
             peak_rss_mb=self._peak.mb,
             workers_restarted=0,
             checkpoint=self._saved,
+            return_human_normalised=report.human_normalised,
+            eval_human_normalised=self._plan.spec.human_normalised(history.eval["mean"] if history.eval else None),
         )
 
     def shares(self) -> dict[str, float]:

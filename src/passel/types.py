@@ -43,6 +43,10 @@ class EnvSpec:
     frames: int = 1
     #: The least and the largest of each number of an action, where actions are vectors; None where they are discrete.
     action_bounds: Bounds | None = None
+    #: By which rules it is played, where there is a choice: what a score must be read with.
+    protocol: Mapping[str, Any] | None = field(default=None, hash=False)
+    #: What random play and a human score, where that was published.
+    reference_scores: tuple[float, float] | None = None
 
     @property
     def action_shape(self) -> tuple[int, ...]:
@@ -55,6 +59,13 @@ class EnvSpec:
             return actions
         low, high = self.action_bounds
         return np.clip(actions, low, high).astype(np.float32)
+
+    def human_normalised(self, score: float | None) -> float | None:
+        """The score on a scale on which random play is 0 and a human is 1; None where nobody published theirs."""
+        if score is None or self.reference_scores is None:
+            return None
+        random, human = self.reference_scores
+        return (score - random) / (human - random)
 
 
 @dataclass(frozen=True)
@@ -210,3 +221,5 @@ class Report:
     total_steps: int
     solved_at: float | None = None
     phase: str = "train"
+    #: The mean return where random play is 0 and a human is 1, if theirs are known.
+    human_normalised: float | None = None

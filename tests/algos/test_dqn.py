@@ -13,7 +13,7 @@ from torch import Tensor
 from passel.algos.dqn import DQN, DQNConfig
 from passel.arena import Tensors
 from passel.testing import oracles
-from passel.types import Batch, EnvSpec
+from passel.types import Batch, EnvSpec, PasselError
 
 SPEC = EnvSpec("test", (3,), np.dtype(np.float32), n_actions=4)
 IMAGES = EnvSpec("images", (1, 36, 36), np.dtype(np.uint8), n_actions=4)
@@ -199,3 +199,81 @@ def test_scalars_are_those_of_the_last_batch() -> None:
 def test_specs_are_the_size_of_the_network(dueling: bool) -> None:
     config = replace(CONFIG, dueling=dueling)
     assert DQN.specs(config, SPEC)["target"].shape == (len(make(config).flats["q"]),)
+
+
+C51 = replace(CONFIG, distributional=True, atoms=7, v_min=-2.0, v_max=3.0, huber=1.0)
+
+
+def log_distributions(config: DQNConfig, module: Any, obs: Any) -> Tensor:
+    """[B, A, N], from the outputs of the torso and the perceptron, each atom with its own duel."""
+    output = module.perceptron(module.torso(torch.from_numpy(obs)))
+    by_action = output.reshape(len(obs), -1, config.atoms)
+    if config.dueling:
+        rows = []
+        for atom in range(config.atoms):
+            state, actions = by_action[:, 0, atom], by_action[:, 1:, atom]
+            rows.append(state[:, None] + actions - actions.mean(1, keepdim=True))
+        by_action = torch.stack(rows, 2)
+    return by_action.log_softmax(2)
+
+
+@pytest.mark.parametrize("spec", [SPEC, IMAGES], ids=["vectors", "images"])
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("dueling", [False, True])
+@pytest.mark.parametrize("double", [False, True])
+def test_distributions_have_the_loss_and_gradient_of_the_paper(
+    double: bool, dueling: bool, weighted: bool, spec: EnvSpec
+) -> None:
+    config = replace(C51, double=double, dueling=dueling, prioritized=weighted)
+    algo, rows = make(config, spec), batch(spec=spec, weighted=weighted)
+    z = torch.linspace(config.v_min, config.v_max, config.atoms)
+    every = range(len(rows.action))
+    with torch.no_grad():
+        p_t = log_distributions(config, algo._target, rows.next_obs).exp()
+        judge = log_distributions(config, algo._online, rows.next_obs).exp() if double else p_t
+        chosen = p_t[every, (judge * z).sum(2).argmax(1)]
+    goal = torch.tensor(
+        oracles.categorical_projection(chosen.tolist(), rows.reward.tolist(), rows.discount.tolist(), z.tolist())
+    )
+    log_p = log_distributions(config, algo._online, rows.obs)[every, rows.action]
+    surprise = torch.nn.functional.kl_div(log_p, goal, reduction="none").sum(1)
+    expected_loss = (surprise * (1 if rows.weight is None else torch.from_numpy(rows.weight))).mean()
+    flat = algo.flats["q"]
+    flat.backward(expected_loss)
+    expected_grads = flat.grads.clone()
+
+    loss = algo.loss(rows)
+    assert loss.losses["q"].item() == pytest.approx(expected_loss.item(), rel=1e-3)
+    flat.backward(loss.losses["q"])
+    size = float(expected_grads.abs().max())
+    assert size > 1e-3
+    torch.testing.assert_close(flat.grads, expected_grads, rtol=1e-3, atol=1e-5 * size)
+    if weighted:
+        assert loss.td_abs is not None
+        np.testing.assert_allclose(loss.td_abs, surprise.detach(), rtol=1e-3, atol=1e-5)
+    else:
+        assert loss.td_abs is None
+    assert algo.scalars(0)[1] == pytest.approx((log_p.exp() * z).sum(1).mean().item(), rel=1e-3)
+
+
+@pytest.mark.parametrize("dueling", [False, True])
+def test_greedy_means_the_largest_expectation_and_the_module_says_the_same(dueling: bool) -> None:
+    algo, obs = make(replace(C51, dueling=dueling)), np.random.default_rng(0).standard_normal((20, 3), np.float32)
+    values = algo._online(torch.from_numpy(obs)).detach().numpy()
+    assert values.shape == (20, 4)
+    np.testing.assert_allclose(algo._online.values(obs), values, rtol=1e-4, atol=1e-5)
+    assert (algo.act_greedily(obs) == values.argmax(axis=1)).all()
+    assert (values > C51.v_min).all()
+    assert (values < C51.v_max).all()
+
+
+@pytest.mark.parametrize("dueling", [False, True])
+def test_specs_of_distributions_are_the_size_of_the_network(dueling: bool) -> None:
+    config = replace(C51, dueling=dueling)
+    assert DQN.specs(config, SPEC)["target"].shape == (len(make(config).flats["q"]),)
+
+
+def test_a_precision_that_nothing_is_multiplied_in_is_refused() -> None:
+    with pytest.raises(PasselError, match="--precision bfloat16 has no effect on test"):
+        make(replace(CONFIG, precision="bfloat16"))
+    make(replace(CONFIG, precision="bfloat16"), IMAGES)

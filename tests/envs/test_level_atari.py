@@ -9,6 +9,7 @@ from passel.arena import Arena
 from passel.data.rollout import RolloutExperience
 from passel.envs import level_atari
 from passel.envs.level_sets import level_set
+from passel.envs.levels import Copies
 from passel.types import Array, Floats, Grid, Ints, Judgement, PasselError
 
 T = 24
@@ -26,7 +27,7 @@ def test_24_variants_of_which_6_are_held_out() -> None:
 def test_modes_are_different_games() -> None:
     """In mode 32 the ball breaks through the wall, so that the same random play scores more."""
     levels = level_set("levels:breakout-modes")
-    envs = levels.make(("mode0-difficulty0", "mode32-difficulty0"), 1, seed=0)
+    envs = levels.make(("mode0-difficulty0", "mode32-difficulty0"), Copies(1, seed=0))
     envs.reset()
     rng, scored = np.random.default_rng(0), np.zeros(2)
     for _ in range(150):
@@ -53,7 +54,7 @@ def test_real_stacks_come_out_of_a_rollout_as_they_went_in(monkeypatch: pytest.M
     """Episodes are cut short, so that pools reset in the middle of rollouts."""
     monkeypatch.setattr(level_atari, "MAX_STEPS", 7)
     levels = level_set("levels:breakout-modes")
-    envs = levels.make(levels.train[:2], 1, seed=0)
+    envs = levels.make(levels.train[:2], Copies(1, seed=0))
     specs = RolloutExperience.specs(T, 2, (4, 84, 84), np.dtype(np.uint8), frames=4)
     assert specs["obs"].nbytes == (T + 3) * 2 * 84 * 84
     critic = Witness()

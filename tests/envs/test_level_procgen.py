@@ -11,13 +11,13 @@ import pytest
 import passel
 from passel.envs import level_procgen
 from passel.envs.level_sets import level_set
-from passel.envs.levels import LevelSet
+from passel.envs.levels import Copies, LevelSet
 from passel.place.parts import divide
 from passel.types import PasselError
 
 
 def first_frames(levels: LevelSet, names: tuple[str, ...], seed: int) -> list[bytes]:
-    envs = levels.each(names, 1, seed)
+    envs = levels.each(names, Copies(1, seed))
     frames = [frame.tobytes() for frame in envs.reset()]
     envs.close()
     return frames
@@ -49,14 +49,14 @@ def test_each_worker_draws_from_its_own_levels_and_nobody_from_those_held_out(ju
     assert (parts.rows(0, 16), parts.groups(0, 16)) == (16, None)
     known = dict(zip(first_frames(jumper, jumper.train, 0), jumper.train, strict=True))
     for held in parts.held:
-        envs = jumper.make(held, 32, seed=5)
+        envs = jumper.make(held, Copies(32, seed=5))
         drawn = {known[frame.tobytes()] for frame in envs.reset()}
         envs.close()
         assert drawn == set(held)
 
 
 def test_the_step_after_an_end_is_no_transition_and_scores_are_the_games_own(jumper: LevelSet) -> None:
-    envs = jumper.make(jumper.train, 16, seed=3)
+    envs = jumper.make(jumper.train, Copies(16, seed=3))
     envs.reset()
     rng, episodes, unreal = np.random.default_rng(0), 0, 0
     for _ in range(400):

@@ -22,6 +22,7 @@ from passel.cli import main
 from passel.envs import level_retro, retro_game
 from passel.envs.apart import Apart
 from passel.envs.level_sets import level_set
+from passel.envs.levels import Copies
 from passel.envs.retro_game import RetroGame
 from passel.types import PasselError
 
@@ -115,7 +116,7 @@ class TestAirstriker:
         tensors = {
             name: torch.zeros(s.shape, dtype=s.dtype) for name, s in levels.record_specs(levels.train, 2).items()
         }
-        envs = levels.make(levels.train, 2, seed=3, tensors=tensors)
+        envs = levels.make(levels.train, Copies(2, seed=3, tensors=tensors))
         children = emulators()
         assert len(children) == 2
         obs = envs.reset()
@@ -129,7 +130,7 @@ class TestAirstriker:
             scored += float(step.reward.sum())
         assert not np.array_equal(obs[0], obs[1])
         assert scored > 0
-        again = levels.make(levels.train, 2, seed=3, tensors=tensors)
+        again = levels.make(levels.train, Copies(2, seed=3, tensors=tensors))
         assert np.array_equal(again.restore(), obs)
         again.close()
         envs.close()

@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from passel.envs.level_sets import level_set
-from passel.envs.levels import LevelSet, is_level_set
+from passel.envs.level_sets import from_anywhere, level_set
+from passel.envs.levels import Copies, LevelSet, is_level_set
 from passel.envs.make import describe
 from passel.types import PasselError
 
@@ -52,7 +52,7 @@ def test_a_file_has_a_part_to_train_on_and_a_part_held_out(toy: LevelSet) -> Non
 
 def test_rows_play_their_own_levels_by_hand(toy: LevelSet) -> None:
     """Rewards are 1, 2, 3: `three` terminates with a score of 6, `two` is truncated with one of 3."""
-    envs = toy.make(toy.train, copies=2, seed=0)
+    envs = toy.make(toy.train, Copies(2, seed=0))
     assert toy.rows(toy.train, 2) == envs.n == 4
     assert toy.groups(toy.train, 2).tolist() == [0, 0, 1, 1]  # type: ignore[union-attr]
     obs = envs.reset()
@@ -75,7 +75,7 @@ def test_rows_play_their_own_levels_by_hand(toy: LevelSet) -> None:
 
 def test_copies_of_a_level_and_levels_of_a_set_begin_differently(tmp_path: Path) -> None:
     levels = level_set(write(tmp_path, '[[train]]\nid = "CartPole-v1"\n[[train]]\nid = "CartPole-v1"\nname = "b"\n'))
-    envs = levels.make(levels.train, copies=2, seed=0)
+    envs = levels.make(levels.train, Copies(2, seed=0))
     assert len(np.unique(envs.reset()[:, 0])) == 4
     envs.close()
 
@@ -84,7 +84,7 @@ def test_one_level_of_a_set_is_a_set_of_one(toy: LevelSet) -> None:
     alone = level_set(f"{toy.name}@{COUNTDOWN}")
     assert (alone.train, alone.held_out) == ((COUNTDOWN,), ())
     assert alone.name == f"{toy.name}@{COUNTDOWN}"
-    envs = alone.make(alone.train, 1, 0)
+    envs = alone.make(alone.train, Copies(1, seed=0))
     envs.reset()
     assert sum(float(envs.step(np.zeros(1, np.int64)).reward[0]) for _ in range(5)) == 15
     envs.close()
@@ -96,12 +96,12 @@ def test_a_resumed_set_goes_on_in_mid_episode(tmp_path: Path) -> None:
     levels = level_set(write(tmp_path, '[[train]]\nid = "CartPole-v1"\n[[train]]\nid = "CartPole-v1"\nname = "b"\n'))
     names = levels.train
     tensors = {name: torch.zeros(s.shape, dtype=s.dtype) for name, s in levels.record_specs(names, 1).items()}
-    envs = levels.make(names, 1, 7, tensors=tensors)
+    envs = levels.make(names, Copies(1, seed=7, tensors=tensors))
     obs = envs.reset()
     for number in range(5):
         obs = envs.step(np.array([number % 2, 1])).obs
     envs.close()
-    again = levels.make(names, 1, 7, tensors=tensors)
+    again = levels.make(names, Copies(1, seed=7, tensors=tensors))
     assert np.array_equal(again.restore(), obs)
     again.close()
 
@@ -137,3 +137,15 @@ def test_levels_that_one_policy_cannot_play_are_refused_by_name(tmp_path: Path) 
     levels = level_set(write(tmp_path, '[[train]]\nid = "CartPole-v1"\n[[held_out]]\nid = "Acrobot-v1"\n'))
     with pytest.raises(PasselError, match=r"CartPole-v1 has observations of shape \(4,\) and Acrobot-v1 \(6,\)"):
         levels.describe()
+
+
+def test_a_file_is_named_so_that_it_is_found_from_anywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "me@home"
+    folder.mkdir()
+    write(folder, TOY)
+    monkeypatch.chdir(folder)
+    assert from_anywhere("levels:set.toml") == f"levels:{folder}/set.toml"
+    assert from_anywhere("levels:../me@home/set.toml@two") == f"levels:{folder}/set.toml@two"
+    assert from_anywhere("levels:procgen:jumper@3") == "levels:procgen:jumper@3"
+    assert level_set(f"levels:{folder}/set.toml").train == ("three", "two")
+    assert level_set(f"levels:{folder}/set.toml@two").train == ("two",)

@@ -18,7 +18,7 @@ from harness import Command, summary, until
 from passel.cli import main
 from passel.envs import describe, make_envs, packaged
 from passel.types import Episode, PasselError
-from serving import HERE
+from serving import HERE, pretend_installed
 
 TOY = packaged.Package(
     summary="a toy",
@@ -37,14 +37,7 @@ def toy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(HERE), os.environ.get("PYTHONPATH", "")]))
     monkeypatch.setitem(packaged.PACKAGES, "toy", TOY)
-    folder = tmp_path / "cache" / "passel" / "envs" / "toy"
-    (folder / "bin").mkdir(parents=True)
-    # A script and not a link: a linked interpreter would look for its packages beside the link.
-    script = folder / "bin" / "python"
-    script.write_text(f'#!/bin/sh\nexec "{sys.executable}" "$@"\n')
-    script.chmod(0o755)
-    (folder / packaged.STAMP).write_text("{}\n")
-    return folder
+    return pretend_installed(tmp_path / "cache", "toy")
 
 
 def servers() -> list[psutil.Process]:

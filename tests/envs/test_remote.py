@@ -19,7 +19,8 @@ import torch
 import zmq
 
 from harness import TINY, Command, summary
-from passel.envs import Envs, describe, make_envs, remote, specs
+from passel.envs import Envs, describe, make_envs, remote, remote_keys, remote_link, remote_place, specs
+from passel.envs.remote_errors import LostError
 from passel.recipes.resolve import resolve_config
 from passel.types import Episode, PasselError, Step
 from serving import COUNTDOWN, Picture, Serving
@@ -172,7 +173,7 @@ def message(address: str, n: int = 1, **env_args: Any) -> str:
 
 
 def test_nobody_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(remote.Address, "patience", 0.5)
+    monkeypatch.setattr(remote_place.Address, "patience", 0.5)
     with pytest.raises(PasselError) as caught:
         describe("tcp://127.0.0.1:9")
     assert str(caught.value) == (
@@ -210,7 +211,7 @@ def test_sessions_are_counted_and_come_free_when_a_client_goes_without_a_word() 
 
 
 def test_another_version(cartpole: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(remote, "VERSION", 2)
+    monkeypatch.setattr(remote_link, "VERSION", 2)
     assert message(cartpole.address) == (
         f"the environment server {cartpole.address} refuses: it speaks version 1 of the protocol. "
         "Use the same version of passel on both sides."
@@ -243,8 +244,8 @@ def test_other_machines_need_keys(cartpole: Serving, tmp_path: Path) -> None:
 
 
 def test_the_right_key_opens_and_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    server, client = remote.make_keys(tmp_path / "a")
-    _, stranger = remote.make_keys(tmp_path / "b")
+    server, client = remote_keys.make_keys(tmp_path / "a")
+    _, stranger = remote_keys.make_keys(tmp_path / "b")
     # Somebody who knows where the server is and what it is called, but is not the client that it knows.
     impostor = tmp_path / "impostor.json"
     impostor.write_text(
@@ -254,14 +255,14 @@ def test_the_right_key_opens_and_no_other(tmp_path: Path, monkeypatch: pytest.Mo
     )
     assert [path.stat().st_mode & 0o777 for path in (server, client)] == [0o600, 0o600]
     with pytest.raises(PasselError, match=r"server\.json exists, and somebody may use it"):
-        remote.make_keys(tmp_path / "a")
+        remote_keys.make_keys(tmp_path / "a")
     with Serving("CartPole-v1", "--key", str(server)) as serving:
         assert message(serving.address, key=str(impostor)) == (
             f"the server {serving.address} refuses: it does not know our key. "
             "Give --env-key the client.json of its keys."
         )
         with monkeypatch.context() as hurry:
-            hurry.setattr(remote.Address, "patience", 1.0)
+            hurry.setattr(remote_place.Address, "patience", 1.0)
             assert "does not answer, or not to this key" in message(serving.address, key=str(stranger))
         envs = make_envs(serving.address, 2, 0, env_args={"key": str(client)})
         envs.reset()
@@ -293,6 +294,18 @@ def test_an_environment_that_hangs_is_named_within_five_seconds() -> None:
         with pytest.raises(PasselError, match="has not answered for 4 s: it hangs, or its environment does"):
             envs.step(np.array([2]))
         assert time.monotonic() - began < 5
+        envs.close()
+
+
+def test_a_group_may_take_longer_for_a_step_than_a_server_may_be_silent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No one of its environments does."""
+    with Serving("serving:Plodding-v0") as serving:
+        envs = make_envs(serving.address, 8, 0)
+        envs.reset()
+        monkeypatch.setitem(remote_link.Link.ask.__kwdefaults__, "patience", 1.0)
+        began = time.monotonic()
+        assert envs.step(zeros(envs)).reward.tolist() == [1.0] * 8
+        assert time.monotonic() - began > 8 * 0.25
         envs.close()
 
 
@@ -365,8 +378,8 @@ def test_a_server_that_lies_about_sizes_is_not_believed() -> None:
     ]
     try:
         for lie, sentence in lies:
-            place = remote.Address(f"tcp://127.0.0.1:{port}")
-            link = remote.Link(place, "")
+            place = remote_place.Address(f"tcp://127.0.0.1:{port}")
+            link = remote_link.Link(place, "")
             link._socket.send(b"wake")
             client, _ = router.recv_multipart()
             router.send_multipart([client, msgpack.packb({**hello, **lie})])
@@ -375,10 +388,10 @@ def test_a_server_that_lies_about_sizes_is_not_believed() -> None:
             router.recv_multipart()
             link.close()
             router.recv_multipart()
-        with pytest.raises(remote.LostError, match="arrays of another size"):
-            remote.Answer({}, [b"1234"]).array(0, (2,), np.dtype("<f8"))
-        with pytest.raises(remote.LostError, match="arrays of another size"):
-            remote.Answer({}, []).array(0, (2,), np.dtype("<f8"))
+        with pytest.raises(LostError, match="arrays of another size"):
+            remote_link.Answer({}, [b"1234"]).array(0, (2,), np.dtype("<f8"))
+        with pytest.raises(LostError, match="arrays of another size"):
+            remote_link.Answer({}, []).array(0, (2,), np.dtype("<f8"))
     finally:
         router.close(0)
         context.term()

@@ -19,20 +19,23 @@ import zmq
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from passel.envs import make_envs, remote, seeds, serve_env
+from passel.envs import make_envs, remote_link, remote_place, seeds, serve_env
+from passel.envs.remote import RemoteEnvs
+from passel.envs.remote_place import Address
+from passel.types import PasselError
 from serving import PROGRAM, Serving
 
 
 def test_both_ends_agree() -> None:
-    assert serve_env.VERSION == remote.VERSION
+    assert serve_env.VERSION == remote_link.VERSION
     for seed, index, episode in ((0, 0, 0), (2**63 - 1, 7, 3 << 20)):
         assert serve_env.derive_seed(seed, index, episode) == seeds.derive_seed(seed, index, episode)
     for address in ("tcp://127.0.0.1:1", "tcp://127.9.9.9:1", "tcp://localhost:1", "tcp://[::1]:1", "ipc:///tmp/x"):
         assert serve_env.is_local(address)
-        assert remote.is_local(address)
+        assert remote_place.is_local(address)
     for address in ("tcp://*:1", "tcp://0.0.0.0:1", "tcp://127.evil.org:1", "tcp://127.0.0.1.evil:1", "tcp://[::]:1"):
         assert not serve_env.is_local(address)
-        assert not remote.is_local(address)
+        assert not remote_place.is_local(address)
 
 
 # The lens.
@@ -164,6 +167,55 @@ def test_an_old_game_in_new_wrappers_is_taken_out_of_them(tmp_path: Path, monkey
         steps = [envs.step(np.zeros(2, np.int64)) for _ in range(4)]
         assert [step.next_obs[:, 1].tolist() for step in steps] == [[1, 1], [2, 2], [3, 3], [4, 4]]
         assert [step.truncated.all() for step in steps] == [False, False, False, True], "the wrapper's limit is kept"
+        envs.close()
+
+
+# Several environments of one server.
+
+
+def test_each_copy_plays_what_its_client_chose() -> None:
+    """Stages show their number, times 7, in gray."""
+    stages = [f"serving:SuperMarioBros-1-{stage}-v0" for stage in (1, 2, 3)]
+    with Serving(*stages) as serving:
+        envs = RemoteEnvs(Address(serving.address), 4, 0, kinds=np.array([2, 0, 1, 1]))
+        assert envs.reset()[:, 0, 0, 0].tolist() == [14, 0, 7, 7]
+        assert envs.step(np.zeros(4, np.int64)).next_obs[:, 0, 0, 0].tolist() == [15, 1, 8, 8]
+        envs.close()
+        envs = RemoteEnvs(Address(serving.address), 2, 0)
+        assert envs.reset()[:, 0, 0, 0].tolist() == [0, 0], "who does not choose plays the first"
+        envs.close()
+        for kinds in ([0, 3], [-1, 0], [0]):
+            with pytest.raises(
+                PasselError, match=r"refuses: (one of the kinds is outside of 0 \.\. 2|8 bytes are not 2)"
+            ):
+                RemoteEnvs(Address(serving.address), 2, 0, kinds=np.array(kinds))
+        assert serving.running
+
+
+def test_only_environments_that_are_alike_share_a_server() -> None:
+    with Serving("serving:SuperMarioBros-1-1-v0", "serving:Picture-v0") as serving:
+        with pytest.raises(
+            PasselError, match=r"serving:Picture-v0 has uint8 \[40, 60, 3\] and 6 actions, and .* and 7"
+        ):
+            RemoteEnvs(Address(serving.address), 2, 0, kinds=np.array([0, 1]))
+        envs = RemoteEnvs(Address(serving.address), 1, 0)
+        assert envs.reset().shape == (1, 40, 60, 3)
+        envs.close()
+
+
+def test_a_limit_counts_the_steps_of_the_client() -> None:
+    """Five steps of two frames; a stage of its own ends after six frames, before four steps of two are over."""
+    with Serving("serving:Picture-v0", "--skip", "2", "--limit", "5") as serving:
+        envs = make_envs(serving.address, 1, seed=0)
+        assert envs.spec.max_episode_steps == 5
+        envs.reset()
+        ends = [bool(envs.step(np.zeros(1, np.int64)).truncated[0]) for _ in range(10)]
+        envs.close()
+    assert ends == [False, False, False, False, True] * 2
+    with Serving("serving:SuperMarioBros-1-4-v0", "--skip", "2", "--limit", "4") as serving:
+        envs = make_envs(serving.address, 1, seed=0)
+        envs.reset()
+        assert [float(envs.step(np.zeros(1, np.int64)).discount[0]) for _ in range(3)] == [1, 1, 0]
         envs.close()
 
 

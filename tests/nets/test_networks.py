@@ -11,7 +11,7 @@ from torch import nn
 
 from passel.algos.ppo import PPO, PPOConfig
 from passel.arena import Tensors
-from passel.nets import network
+from passel.nets import images
 from passel.nets.flat import Flat
 from passel.nets.network import Network
 from passel.nets.q_network import QNetwork
@@ -142,14 +142,16 @@ def test_a_batch_that_is_too_large_to_keep_has_the_same_gradient_part_by_part(
     obs = rng.integers(0, 256, (10, 4, 36, 36), dtype=np.uint8)
     slope = rng.standard_normal((10, 3)).astype(np.float32)
     found = []
-    for at_once in (1 << 22, 4 * 4 * 36 * 36):
-        monkeypatch.setattr(network, "DIFFERENTIATED_AT_ONCE", at_once)
+    kept_of_each = 4 * (32 * 8 * 8 + 64 * 3 * 3 + 64 * 1 * 1)
+    for kept in (images.KEPT_BYTES, 4 * kept_of_each + 1):
+        monkeypatch.setattr(images, "KEPT_BYTES", kept)
         output, tape = net.record(obs)
         loss = net.loss(1.5, tape, slope)
         assert loss.item() == 1.5
         flat.backward(loss)
         found.append((torch.from_numpy(output), flat.grads.clone()))
+    assert net._images
     assert isinstance(tape, np.ndarray), "the second was kept as images"
-    assert [part.stop - part.start for part in network.spans(obs)] == [4, 4, 4]
+    assert [part.stop - part.start for part in net._images.spans(obs)] == [4, 4, 4]
     torch.testing.assert_close(found[0], found[1], rtol=1e-4, atol=1e-5)
     assert found[0][1].abs().max() > 0.1

@@ -8,11 +8,10 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from torch import Tensor
 
 from passel.arena import Spec
 from passel.envs.base import Envs
-from passel.envs.levels import LevelSet
+from passel.envs.levels import Copies, LevelSet
 from passel.place.parts import Parts, divide, measure, remembered
 from passel.testing.envs import Identity
 from passel.types import EnvSpec, PasselError
@@ -27,12 +26,10 @@ class Named(LevelSet):
     def describe(self) -> EnvSpec:
         return EnvSpec(self.name, (4,), np.dtype(np.float32), 4)
 
-    def level(
-        self, name: str, copies: int, seed: int, threads: int = 1, tensors: Mapping[str, Tensor] | None = None
-    ) -> Envs:
+    def level(self, name: str, copies: Copies) -> Envs:
         from passel.envs.gymnasium_backend import GymnasiumEnvs
 
-        return GymnasiumEnvs(Identity, copies, seed)
+        return GymnasiumEnvs(Identity, copies.n, copies.seed)
 
     def level_specs(self, name: str, copies: int) -> dict[str, Spec]:
         return {}

@@ -36,6 +36,8 @@ PROMISED = [
     "peak_rss_mb",
     "workers_restarted",
     "checkpoint",
+    "return_human_normalised",
+    "eval_human_normalised",
 ]
 
 SUMMARY = Summary(
@@ -83,6 +85,11 @@ def test_unknown_fields_are_passed_over_and_missing_ones_named() -> None:
     assert Summary.from_json({**content, "later": 1}) == SUMMARY
     with pytest.raises(PasselError, match="has no steps, eval"):
         Summary.from_json({name: value for name, value in content.items() if name not in ("steps", "eval")})
+
+
+def test_a_summary_of_before_human_scores_is_still_read() -> None:
+    content = SUMMARY.to_json()
+    assert Summary.from_json({name: content[name] for name in PROMISED if "human" not in name}) == SUMMARY
 
 
 def test_a_score_that_is_not_a_number_is_null() -> None:

@@ -17,6 +17,8 @@ KINDS = [
     OptimiserSettings("adam", lr=1e-2, eps=1e-4),
     OptimiserSettings("rmsprop", lr=1e-2),
     OptimiserSettings("rmsprop", lr=1e-2, momentum=0.9, decay=0.95, eps=1e-3),
+    OptimiserSettings("rmsprop", lr=1e-2, decay=0.95, eps=1e-2, centred=True),
+    OptimiserSettings("rmsprop", lr=1e-2, momentum=0.95, decay=0.95, eps=1e-4, centred=True),
     OptimiserSettings("sgd", lr=1e-2),
     OptimiserSettings("sgd", lr=1e-2, momentum=0.9),
 ]
@@ -30,7 +32,9 @@ def ordinary(settings: OptimiserSettings, weights: list[nn.Parameter], *, fast: 
     if s.kind == "adam":
         return torch.optim.Adam(weights, lr=s.lr, eps=s.eps, fused=fast)
     if s.kind == "rmsprop":
-        return torch.optim.RMSprop(weights, lr=s.lr, alpha=s.decay, eps=s.eps, momentum=s.momentum, foreach=fast)
+        return torch.optim.RMSprop(
+            weights, lr=s.lr, alpha=s.decay, eps=s.eps, momentum=s.momentum, centered=s.centred, foreach=fast
+        )
     return torch.optim.SGD(weights, lr=s.lr, momentum=s.momentum, fused=fast)
 
 

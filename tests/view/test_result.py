@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import io
+import json
 import shutil
 import sys
 from pathlib import Path
@@ -91,6 +92,20 @@ def test_commands_can_be_copied_whole_from_any_width(
     for command in ("eval", "plot", "video"):
         assert f"passel {command} '{folder}'" in lines
     assert f"tensorboard --logdir '{folder / 'tb'}'" in lines
+
+
+@pytest.mark.parametrize(
+    ("card", "offered"),
+    [
+        ({"env": {"backend": "gymnasium"}}, {"video"}),
+        ({"env": {"backend": "levels"}, "levels": {"train": 3}}, {"levels"}),
+        ({"env": {"backend": "remote"}}, set()),
+    ],
+)
+def test_only_what_can_be_looked_at_is_offered(card: dict[str, Any], offered: set[str], tmp_path: Path) -> None:
+    (tmp_path / "card.json").write_text(json.dumps(card))
+    text = rendered(SUMMARY, tmp_path, width=300)
+    assert {command for command in ("video", "levels") if f"passel {command} {tmp_path}" in text} == offered
 
 
 @pytest.mark.parametrize(

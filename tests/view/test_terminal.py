@@ -12,7 +12,8 @@ from rich.console import Console
 
 from passel.types import Report, WorkerRow
 from passel.view.screen import Page, Returns, draw, eta, pick_rows
-from passel.view.terminal import LiveView, PlainView, QuietView, View, make_view
+from passel.view.tensorboard import scalars_of
+from passel.view.terminal import LiveView, PlainView, QuietView, View, make_view, plain_line
 
 MakeReport = Callable[..., Report]
 MakeWorker = Callable[..., WorkerRow]
@@ -97,6 +98,18 @@ def test_all_numbers_of_a_report_are_on_the_screen(width: int, make_report: Make
 
 def test_frames_are_not_shown_where_they_are_the_steps(make_report: MakeReport) -> None:
     assert "frames" not in "\n".join(shown(80, make_report()))
+
+
+def test_a_game_s_score_stands_beside_a_human_s_and_frames_beside_steps(make_report: MakeReport) -> None:
+    report = make_report(return_mean_100=16.1, human_normalised=0.5, frames=1_244_000, solved_at=None)
+    screen = draw(Page("t", FACTS, 100, 30), report, Returns()).plain
+    assert "return 16.1 (50% of human)" in screen
+    assert "frames 1.2M" in screen
+    line = plain_line(report)
+    assert "311k/500k steps, 1.2M frames" in line
+    assert "return 16.1 (50% of human)" in line
+    flat = scalars_of(report)
+    assert (flat["run/human_normalised"], flat["run/frames"]) == (0.5, 1_244_000.0)
 
 
 def test_without_threshold_or_return_the_screen_says_so(make_report: MakeReport) -> None:

@@ -26,6 +26,8 @@ class Envs(ABC):
     - Rows with `real` False are no transitions: their reward is 0, and they count in no score and no length. If such a
       row is truncated, the back-end has lost the episode, and the step before was its last.
     - `step.episodes` has the environment's own score, a sum in double precision of rewards that nobody clipped.
+    - `reward` and `discount` are what is learnt from: a back-end that is told to may clip the one, and end a row in the
+      middle of a game (a life was lost) by the other. Then `step.episodes` knows nothing of it.
     - Every step returns fresh arrays, which the caller may keep, but not change: `obs` and `next_obs` may be one array.
     - Actions that are vectors may lie outside of the environment's bounds: it is given the nearest that do not.
     - Floating-point observations are float32, whatever the environment declares; all others keep their type.

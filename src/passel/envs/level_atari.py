@@ -6,15 +6,12 @@ gray, of 84 x 84 pixels, of which a rollout keeps each once.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-
-from torch import Tensor
 
 from passel.arena import Spec
 from passel.envs import envpool_backend
 from passel.envs.base import Envs
-from passel.envs.levels import PREFIX, LevelSet
+from passel.envs.levels import PREFIX, Copies, LevelSet
 from passel.types import EnvSpec, PasselError
 
 ID = "Breakout-v5"
@@ -41,14 +38,17 @@ class BreakoutModes(LevelSet):
             self._specs[ID] = replace(found, reward_threshold=None, frames=FRAMES)
         return replace(self._specs[ID], id=self.name, backend="levels")
 
-    def level(
-        self, name: str, copies: int, seed: int, threads: int = 1, tensors: Mapping[str, Tensor] | None = None
-    ) -> Envs:
+    def level(self, name: str, copies: Copies) -> Envs:
         mode, difficulty = LEVELS[name]
         arguments = {"mode": mode, "difficulty": difficulty, "max_episode_steps": MAX_STEPS, "stack_num": FRAMES}
         spec = replace(self.describe(), id=ID)
         return envpool_backend.EnvPoolEnvs(
-            spec, copies, seed, threads=min(threads, copies), env_args=arguments, tensors=tensors
+            spec,
+            copies.n,
+            copies.seed,
+            threads=min(copies.threads, copies.n),
+            env_args=arguments,
+            tensors=copies.tensors,
         )
 
     def level_specs(self, name: str, copies: int) -> dict[str, Spec]:

@@ -13,18 +13,16 @@ from __future__ import annotations
 import ctypes
 import importlib.util
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import ClassVar
 
-from torch import Tensor
-
 from passel.arena import Spec
 from passel.envs import envpool_backend
 from passel.envs.base import Envs
-from passel.envs.levels import PREFIX, LevelSet, suggestion
+from passel.envs.levels import PREFIX, Copies, LevelSet, suggestion
 from passel.types import EnvSpec, Ints, PasselError
 
 GAMES = (
@@ -59,10 +57,8 @@ class ProcgenLevels(LevelSet):
             self._specs[self.id] = replace(found, max_episode_steps=None, reward_threshold=None)
         return replace(self._specs[self.id], id=self.name, backend="levels")
 
-    def level(
-        self, name: str, copies: int, seed: int, threads: int = 1, tensors: Mapping[str, Tensor] | None = None
-    ) -> Envs:
-        return self._pool((name,), copies, seed, 1, tensors)
+    def level(self, name: str, copies: Copies) -> Envs:
+        return self._pool((name,), replace(copies, threads=1))
 
     def level_specs(self, name: str, copies: int) -> dict[str, Spec]:
         return envpool_backend.record_specs()
@@ -76,23 +72,16 @@ class ProcgenLevels(LevelSet):
     def record_specs(self, levels: Sequence[str], copies: int) -> dict[str, Spec]:
         return envpool_backend.record_specs()
 
-    def make(
-        self,
-        levels: Sequence[str],
-        copies: int,
-        seed: int,
-        threads: int = 1,
-        tensors: Mapping[str, Tensor] | None = None,
-    ) -> Envs:
+    def make(self, levels: Sequence[str], copies: Copies) -> Envs:
         """Rows that draw one of these levels, which follow each other, for each episode."""
-        return self._pool(levels, copies, seed, threads, tensors)
+        return self._pool(levels, copies)
 
-    def _pool(
-        self, levels: Sequence[str], copies: int, seed: int, threads: int, tensors: Mapping[str, Tensor] | None
-    ) -> Envs:
+    def _pool(self, levels: Sequence[str], copies: Copies) -> Envs:
         spec = replace(self.describe(), id=self.id)
         span = {"start_level": int(levels[0]), "num_levels": len(levels)}
-        return envpool_backend.EnvPoolEnvs(spec, copies, seed, threads=threads, env_args=span, tensors=tensors)
+        return envpool_backend.EnvPoolEnvs(
+            spec, copies.n, copies.seed, threads=copies.threads, env_args=span, tensors=copies.tensors
+        )
 
 
 def read(text: str) -> ProcgenLevels:

@@ -10,14 +10,13 @@ from functools import partial
 from typing import ClassVar
 
 from gymnasium.wrappers import TimeLimit
-from torch import Tensor
 
 from passel.arena import Spec
 from passel.envs import gymnasium_backend
 from passel.envs.apart import Apart
 from passel.envs.base import Envs
 from passel.envs.build import AnyEnv
-from passel.envs.levels import PREFIX, LevelSet
+from passel.envs.levels import PREFIX, Copies, LevelSet
 from passel.envs.retro_game import FRAME_SKIP, FRAMES, missing_roms
 from passel.types import EnvSpec, PasselError
 
@@ -82,10 +81,8 @@ class RetroLevels(LevelSet):
             self._specs[""] = replace(found, frame_skip=FRAME_SKIP, frames=FRAMES)
         return replace(self._specs[""], id=self.name, backend="levels")
 
-    def level(
-        self, name: str, copies: int, seed: int, threads: int = 1, tensors: Mapping[str, Tensor] | None = None
-    ) -> Envs:
-        return gymnasium_backend.GymnasiumEnvs(self._maker(name), copies, seed, None, tensors)
+    def level(self, name: str, copies: Copies) -> Envs:
+        return gymnasium_backend.GymnasiumEnvs(self._maker(name), copies.n, copies.seed, None, copies.tensors)
 
     def level_specs(self, name: str, copies: int) -> dict[str, Spec]:
         return gymnasium_backend.record_specs(self.describe(), copies)

@@ -22,12 +22,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor
-
 from passel.arena import Spec
 from passel.envs import gymnasium_backend
 from passel.envs.base import Envs
-from passel.envs.levels import PREFIX, LevelSet, common_spec, suggestion
+from passel.envs.levels import PREFIX, Copies, LevelSet, common_spec, suggestion
 from passel.types import EnvSpec, PasselError
 
 PARTS = ("train", "held_out")
@@ -55,11 +53,9 @@ class TomlLevels(LevelSet):
     def describe(self) -> EnvSpec:
         return common_spec(self.name, {name: self._spec(name) for name in (*self.train, *self.held_out)})
 
-    def level(
-        self, name: str, copies: int, seed: int, threads: int = 1, tensors: Mapping[str, Tensor] | None = None
-    ) -> Envs:
+    def level(self, name: str, copies: Copies) -> Envs:
         entry = self.entries[name]
-        return gymnasium_backend.GymnasiumEnvs(entry.id, copies, seed, entry.kwargs, tensors)
+        return gymnasium_backend.GymnasiumEnvs(entry.id, copies.n, copies.seed, entry.kwargs, copies.tensors)
 
     def level_specs(self, name: str, copies: int) -> dict[str, Spec]:
         return gymnasium_backend.record_specs(self._spec(name), copies)

@@ -11,6 +11,7 @@ import dataclasses
 import difflib
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import ClassVar, Self
 
 import numpy as np
@@ -29,12 +30,29 @@ def is_level_set(env: object) -> bool:
     return isinstance(env, str) and env.startswith(PREFIX)
 
 
+@dataclass(frozen=True)
+class Copies:
+    """How many copies of a level are wanted, and how: their seed, the threads that may step them, and the tensors that
+    keep what a resumed run needs.
+    """
+
+    n: int
+    seed: int
+    threads: int = 1
+    tensors: Mapping[str, Tensor] | None = None
+
+    def of_level(self, number: int) -> Copies:
+        """Those of one level among several: with a seed and tensors of their own."""
+        kept = None if self.tensors is None else Tensors(self.tensors).below(str(number))
+        return Copies(self.n, derive_seed(self.seed, number, 0), self.threads, kept)
+
+
 class LevelSet(ABC):
     """Levels by name. How it is used:
 
         levels = level_set("levels:breakout-modes")
-        envs = levels.make(levels.train[:3], copies=2, seed=1)     # rows to train on
-        envs = levels.each(levels.held_out, copies=4, seed=2)      # rows to evaluate on: level by level, copy by copy
+        envs = levels.make(levels.train[:3], Copies(2, seed=1))    # rows to train on
+        envs = levels.each(levels.held_out, Copies(4, seed=2))     # rows to evaluate on: level by level, copy by copy
 
     `name` is what stands after --env, so that it makes the same set again.
     """
@@ -43,6 +61,10 @@ class LevelSet(ABC):
     listed: ClassVar[bool] = True
     #: Rows that an evaluation may step at once.
     at_once: ClassVar[int] = 128
+    #: Whether a step may cost more in one level than in another. If not, nobody measures it before a run.
+    costs_differ: ClassVar[bool] = True
+    #: Whether anything but the actions is random. If not, greedy play of a level is always the same: once is enough.
+    chance: ClassVar[bool] = True
 
     name: str
     train: tuple[str, ...]
@@ -53,9 +75,7 @@ class LevelSet(ABC):
         """What every level of the set is alike in."""
 
     @abstractmethod
-    def level(
-        self, name: str, copies: int, seed: int, threads: int = 1, tensors: Mapping[str, Tensor] | None = None
-    ) -> Envs:
+    def level(self, name: str, copies: Copies) -> Envs:
         """Copies of one level."""
 
     @abstractmethod
@@ -77,32 +97,16 @@ class LevelSet(ABC):
             specs |= prefixed(str(number), self.level_specs(name, copies))
         return specs
 
-    def make(
-        self,
-        levels: Sequence[str],
-        copies: int,
-        seed: int,
-        threads: int = 1,
-        tensors: Mapping[str, Tensor] | None = None,
-    ) -> Envs:
-        """Rows to train on: `copies` of each level."""
-        return self.each(levels, copies, seed, threads, tensors)
+    def make(self, levels: Sequence[str], copies: Copies) -> Envs:
+        """Rows to train on: copies of each level."""
+        return self.each(levels, copies)
 
-    def each(
-        self,
-        levels: Sequence[str],
-        copies: int,
-        seed: int,
-        threads: int = 1,
-        tensors: Mapping[str, Tensor] | None = None,
-    ) -> LevelEnvs:
-        """`copies` rows of each level, level by level."""
-        own = None if tensors is None else Tensors(tensors)
+    def each(self, levels: Sequence[str], copies: Copies) -> Envs:
+        """Copies of each level, level by level."""
         spec, parts = self.describe(), list[Envs]()
         try:
             for number, name in enumerate(levels):
-                kept = None if own is None else own.below(str(number))
-                parts.append(self.level(name, copies, derive_seed(seed, number, 0), threads, kept))
+                parts.append(self.level(name, copies.of_level(number)))
         except BaseException:
             for part in parts:
                 part.close()

@@ -11,7 +11,7 @@ import os
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -87,6 +87,17 @@ def home() -> Path:
 def installed(name: str) -> bool:
     """Whether it was installed to its end; the stamp is the last thing that is written."""
     return (home() / name / STAMP).exists()
+
+
+def check_installed(name: str) -> None:
+    if not installed(name):
+        raise PasselError(f"{name} is not installed yet. Run: passel env install {name}")
+
+
+def server(env: str) -> OwnServer:
+    """The server of a name: `tetris`, or `tetris:TetrisA-v1` for another of its games."""
+    name, _, game = env.partition(":")
+    return OwnServer(name, [game] if game else [], called=env)
 
 
 def interpreter(name: str) -> Path:
@@ -165,13 +176,13 @@ class OwnServer:
 
     patience = START_PATIENCE
 
-    def __init__(self, env: str) -> None:
-        self.name = env
-        name, _, game = env.partition(":")
-        if not installed(name):
-            raise PasselError(f"{name} is not installed yet. Run: passel env install {name}")
+    def __init__(self, name: str, games: Sequence[str] = (), flags: Sequence[str] = (), called: str = "") -> None:
+        """For one of its games, or several that are alike; `called` is what messages say."""
+        self.name = called or name
+        check_installed(name)
         package = find(name)
-        self._command = [str(interpreter(name)), str(SERVER), f"{package.module}:{game or package.env}", *package.flags]
+        ids = [f"{package.module}:{game}" for game in games or (package.env,)]
+        self._command = [str(interpreter(name)), str(SERVER), *ids, *package.flags, *flags]
         self._process: subprocess.Popen[bytes] | None = None
         self._folder = Path()
 

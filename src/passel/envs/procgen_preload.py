@@ -9,10 +9,11 @@ from __future__ import annotations
 from contextlib import suppress
 
 from passel.envs.level_procgen import read
+from passel.envs.levels import Copies
 
 # What is missing here will be missed by the workers, who can say so; the forkserver cannot.
 with suppress(Exception):
     _levels = read("jumper:easy:1+0")
-    _envs = _levels.make(_levels.train, 1, seed=0)
+    _envs = _levels.make(_levels.train, Copies(1, seed=0))
     _envs.reset()
     _envs.close()

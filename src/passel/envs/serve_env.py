@@ -32,6 +32,9 @@ if __name__ == "__main__":
     # The folder of this file is no place to import from: its names belong to passel.
     HERE = os.path.dirname(os.path.abspath(__file__))
     sys.path[:] = [each for each in sys.path if os.path.abspath(each or ".") != HERE]
+    # One thread: those of a library, spinning for small products, would take the cores of workers and other servers.
+    for each in ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS"):
+        os.environ.setdefault(each, "1")
 
 try:
     import msgpack
@@ -52,6 +55,8 @@ AWAKE = 0.0005  # seconds of looking for the next message before sleeping; other
 TIDY_EVERY = 5.0  # seconds between two looks for clients that are gone
 NOTICE_EVERY = 0.5  # seconds between two signs of life while something takes long
 HEARTBEAT_MS = 1000
+
+BRIGHTNESS = np.array([0.299, 0.587, 0.114], np.float32)  # of red, green and blue
 
 Header = Dict[str, Any]
 Outcome = Tuple[Any, float, bool, bool]
@@ -104,7 +109,8 @@ class Lens:
         # The channels first: everything after it works on flat pictures, and a screen may be a strided view.
         planes = np.asarray(obs).transpose(2, 0, 1)
         if self._gray:
-            planes = np.tensordot(np.array([0.299, 0.587, 0.114], np.float32), planes, 1)[None]
+            # Plane by plane: a product of matrices would copy the strided picture first, at thrice the time.
+            planes = sum(BRIGHTNESS[colour] * planes[colour] for colour in range(3))[None]
         if self._averages:
             down, across = self._averages
             planes = down @ planes.astype(np.float32) @ across.T
@@ -184,8 +190,10 @@ def takes_seed(env: Any) -> bool:
 class Maker:
     """Makes copies of one environment, all alike."""
 
-    def __init__(self, env_id: str, arguments: Header, joypad: str, skip: int) -> None:
+    def __init__(self, env_id: str, arguments: Header, joypad: str, skip: int, limit: Optional[int] = None) -> None:
         self.id, self._arguments, self._joypad, self._skip = env_id, arguments, joypad, skip
+        #: In the environment's own steps.
+        self.limit = None if limit is None else limit * skip
         self._gym = self._find()
         self._bare = bool(joypad)
         if not self._bare:
@@ -194,14 +202,14 @@ class Maker:
     def make(self) -> Game:
         env = self._make()
         if not self._bare:
-            return Game(env, self._skip, None)
-        limit = getattr(env.spec, "max_episode_steps", None)
+            return Game(env, self._skip, self.limit)
+        limits = [self.limit, getattr(env.spec, "max_episode_steps", None)]
         env = env.unwrapped
         if self._joypad:
             module, _, name = self._joypad.partition(":")
             moves = getattr(importlib.import_module(module), name)
             env = importlib.import_module("nes_py.wrappers").JoypadSpace(env, moves)
-        return Game(env, self._skip, limit)
+        return Game(env, self._skip, min((each for each in limits if each), default=None))
 
     def _find(self) -> Any:
         """gymnasium if it knows the id, else gym."""
@@ -271,6 +279,8 @@ class Facts(NamedTuple):
     """What a client must know before it can use the environment; the hello."""
 
     shape: Tuple[int, ...]
+    #: Before anything was done to the observations.
+    own_shape: Tuple[int, ...]
     dtype: Any
     n_actions: int
     first_action: int
@@ -289,11 +299,12 @@ def look_at(maker: Maker, lens: Lens, skip: int) -> Facts:
         space, action = check_spaces(maker.id, game.env)
         lens.write(game.reset(0), np.empty(lens.shape(space.shape), _travelling(space.dtype)))
         spec = getattr(game.env, "spec", None)
-        limits = [getattr(spec, "max_episode_steps", None)]
+        limits = [maker.limit, getattr(spec, "max_episode_steps", None)]
         limits += [vars(layer).get("_max_episode_steps") for layer in layers(game.env)]
         known = [each for each in limits if each]
         return Facts(
             shape=lens.shape(space.shape),
+            own_shape=tuple(space.shape),
             dtype=_travelling(space.dtype),
             n_actions=int(action.n),
             first_action=int(getattr(action, "start", 0)),
@@ -346,8 +357,8 @@ def derive_seed(seed: int, index: int, episode: int) -> int:
 class Session:
     """One client's environments, and where it is in its conversation."""
 
-    def __init__(self, n: int, seed: int) -> None:
-        self.n, self.seed = n, seed
+    def __init__(self, kinds: List[int], seed: int) -> None:
+        self.n, self.kinds, self.seed = len(kinds), kinds, seed
         self.games: List[Game] = []
         self.episode: List[int] = []
         self.seq = -1
@@ -361,10 +372,10 @@ class Session:
 
 
 class Server:
-    """The loop over the socket."""
+    """The loop over the socket. The environments of several makers are alike: what is known of one goes for all."""
 
-    def __init__(self, maker: Maker, facts: Facts, lens: Lens, max_envs: int, max_sessions: int) -> None:
-        self._maker, self._facts, self._lens = maker, facts, lens
+    def __init__(self, makers: Sequence[Maker], facts: Facts, lens: Lens, max_envs: int, max_sessions: int) -> None:
+        self._makers, self._facts, self._lens = makers, facts, lens
         self._max_envs, self._max_sessions = max_envs, max_sessions
         self._sessions: Dict[bytes, Session] = {}
         self._tidied = time.monotonic()
@@ -412,10 +423,13 @@ class Server:
             seq = header["seq"]
             self._answer(client, header, frames[1:])
         except RefusedError as refused:
-            self._send(client, {"op": "error", "seq": seq, "code": refused.code, "say": refused.say})
+            self._refuse(client, seq, refused)
         except Exception as error:  # the environments are other people's code
             self._drop(client)
             self._fail(client, seq, error)
+
+    def _refuse(self, client: bytes, seq: int, refused: RefusedError) -> None:
+        self._send(client, {"op": "error", "seq": seq, "code": refused.code, "say": refused.say})
 
     def _fail(self, client: bytes, seq: int, error: Exception) -> None:
         traceback.print_exception(type(error), error, error.__traceback__)
@@ -424,14 +438,14 @@ class Server:
 
     def _answer(self, client: bytes, header: Header, frames: List[Any]) -> None:
         op = header["op"]
-        if (len(frames) != 1) if op == "step" else bool(frames):
+        if len(frames) not in ARRAYS[op]:
             raise RefusedError("malformed", "%s came with %d arrays" % (op, len(frames)))
         if op == "hello":
             self._hello(client, header["seq"])
             return
         session = self._sessions.get(client)
         if op == "open":
-            self._open(client, header, session)
+            self._open(client, header, frames, session)
             return
         if session is None:
             raise RefusedError("session", "there is no session with this client; the server may have been restarted")
@@ -455,7 +469,8 @@ class Server:
         header = {
             "op": "hello",
             "seq": seq,
-            "env": self._maker.id,
+            "env": self._makers[0].id,
+            "kinds": len(self._makers),
             "shape": list(facts.shape),
             "dtype": facts.dtype.str,
             "actions": facts.n_actions,
@@ -468,7 +483,7 @@ class Server:
         }
         self._send(client, header, facts.bounds or ())
 
-    def _open(self, client: bytes, header: Header, session: Optional[Session]) -> None:
+    def _open(self, client: bytes, header: Header, frames: List[Any], session: Optional[Session]) -> None:
         if session is not None:
             raise RefusedError("order", "this client has a session already")
         n = whole(header, "n", 1, 2**31)
@@ -481,15 +496,34 @@ class Server:
             self._tidy()
         if len(self._sessions) >= self._max_sessions:
             raise RefusedError("full", "all of its %d sessions are taken" % self._max_sessions)
-        session = self._sessions[client] = Session(n, seed)
+        session = self._sessions[client] = Session(self._kinds(n, frames), seed)
         session.seq = header["seq"]
         session.job = self._build(client, session)
 
+    def _kinds(self, n: int, frames: List[Any]) -> List[int]:
+        """Which of the environments each copy is, by their order at the start; without a word, the first."""
+        return whole_numbers(frames[0], n, len(self._makers), "kinds") if frames else [0] * n
+
     def _build(self, client: bytes, session: Session) -> Iterator[None]:
-        for _ in range(session.n):
-            session.games.append(self._maker.make())
+        for kind in session.kinds:
+            game = self._makers[kind].make()
+            session.games.append(game)
+            if kind:
+                self._check_alike(self._makers[kind].id, game)
             yield
         self._send(client, {"op": "open", "seq": session.seq})
+
+    def _check_alike(self, env_id: str, game: Game) -> None:
+        """One batch holds the observations of all, and one range its actions."""
+        space, action = check_spaces(env_id, game.env)
+        facts, dtype, first = self._facts, _travelling(space.dtype), int(getattr(action, "start", 0))
+        mine = facts.own_shape, facts.dtype, facts.n_actions, facts.first_action
+        if (tuple(space.shape), dtype, int(action.n), first) != mine:
+            raise RefusedError(
+                "environment",
+                "%s has %s %s and %d actions, and %s %s %s and %d: they cannot share a server"
+                % (env_id, dtype, list(space.shape), action.n, self._makers[0].id, mine[1], list(mine[0]), mine[2]),
+            )
 
     def _reset(self, client: bytes, session: Session, first: int) -> Iterator[None]:
         session.episode = [first] * session.n
@@ -506,12 +540,8 @@ class Server:
         self._lens.write(obs, row)
 
     def _actions(self, session: Session, frame: Any) -> List[int]:
-        if len(frame) != 8 * session.n:
-            raise RefusedError("malformed", "%d bytes are not %d actions" % (len(frame), session.n))
-        actions = np.frombuffer(frame, "<i8")
-        if actions.min() < 0 or actions.max() >= self._facts.n_actions:
-            raise RefusedError("malformed", "an action is outside of 0 .. %d" % (self._facts.n_actions - 1))
-        return cast(List[int], (actions + self._facts.first_action).tolist())
+        actions, first = whole_numbers(frame, session.n, self._facts.n_actions, "actions"), self._facts.first_action
+        return [action + first for action in actions] if first else actions
 
     def _step(self, client: bytes, session: Session, actions: List[int]) -> None:
         """Step every copy; where an episode ends, the next one's first observation goes along."""
@@ -519,12 +549,16 @@ class Server:
         obs, outcomes = self._blank(n), np.zeros((2, n), "<f8")
         reward, ends = outcomes
         ended = []
+        session.told = session.heard
         for i in range(n):
             seen, reward[i], terminated, truncated = games[i].step(actions[i])
             write(seen, obs[i])
             if terminated or truncated:
                 ends[i] = 1 if terminated else 2
                 ended.append(i)
+            self._still_at_it(client, session)
+            if not games:
+                return  # whoever asked is gone, and the session with them
         arrays = [obs, outcomes]
         if ended:
             fresh = self._blank(len(ended))
@@ -545,13 +579,21 @@ class Server:
                 next(session.job)
             except StopIteration:
                 session.job = None
+            except RefusedError as refused:
+                self._drop(client)
+                self._refuse(client, session.seq, refused)
             except Exception as error:
                 self._drop(client)
                 self._fail(client, session.seq, error)
             else:
-                if time.monotonic() - session.told > NOTICE_EVERY:
-                    session.told = time.monotonic()
-                    self._send(client, {"op": "working", "seq": session.seq})
+                self._still_at_it(client, session)
+
+    def _still_at_it(self, client: bytes, session: Session) -> None:
+        """A sign of life for who waits, if the last one is some time ago."""
+        now = time.monotonic()
+        if now - session.told > NOTICE_EVERY:
+            session.told = now
+            self._send(client, {"op": "working", "seq": session.seq})
 
     def _send(self, client: bytes, header: Header, arrays: Sequence[Any] = ()) -> None:
         """Never waits: a client that is gone, or does not read, loses its session."""
@@ -574,7 +616,9 @@ class Server:
             session.close()
 
 
-OPS = ("hello", "open", "reset", "step", "close")
+#: What a client may ask for, and with how many arrays.
+ARRAYS = {"hello": (0,), "open": (0, 1), "reset": (0,), "step": (1,), "close": (0,)}
+OPS = tuple(ARRAYS)
 
 
 def read_header(frames: List[Any]) -> Header:
@@ -600,6 +644,16 @@ def whole(header: Header, key: str, least: int, most: int) -> int:
     if type(value) is not int or not least <= value <= most:
         raise RefusedError("malformed", "%s is not a whole number from %d to %d" % (key, least, most))
     return value
+
+
+def whole_numbers(frame: Any, n: int, end: int, what: str) -> List[int]:
+    """An array of n whole numbers from 0 to end - 1."""
+    if len(frame) != 8 * n:
+        raise RefusedError("malformed", "%d bytes are not %d %s" % (len(frame), n, what))
+    numbers = np.frombuffer(frame, "<i8")
+    if numbers.min() < 0 or numbers.max() >= end:
+        raise RefusedError("malformed", "one of the %s is outside of 0 .. %d" % (what, end - 1))
+    return cast(List[int], numbers.tolist())
 
 
 def is_local(address: str) -> bool:
@@ -695,7 +749,13 @@ def parser() -> argparse.ArgumentParser:
         prog="passel serve-env",
         description="Serve environments to `passel train --env ADDRESS`, from an interpreter of their own.",
     )
-    made.add_argument("id", metavar="ID", help="Environment: an id of gymnasium's or gym's, or package:Id-v0.")
+    made.add_argument(
+        "ids",
+        metavar="ID",
+        nargs="+",
+        help="Environment: an id of gymnasium's or gym's, or package:Id-v0. Several that are alike share a server; "
+        "a client that does not choose plays the first.",
+    )
     made.add_argument("--envs", type=_count, default=16, help="Most environments of one client (default 16).")
     made.add_argument("--sessions", type=_count, default=64, help="Most clients at once (default 64).")
     made.add_argument("--bind", default="tcp://127.0.0.1:5555", help="Address (default tcp://127.0.0.1:5555).")
@@ -707,6 +767,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--resize", type=_size, metavar="HxW", help="Send pictures of this height and width.")
     made.add_argument("--channels-first", action="store_true", help="Send [3, height, width], not [height, width, 3].")
     made.add_argument("--skip", type=_count, default=1, help="Repeat every action so often; rewards add up.")
+    made.add_argument("--limit", type=_count, help="Truncate episodes after so many steps.")
     made.add_argument(
         "--joypad",
         default="",
@@ -759,27 +820,37 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
 def run(said: argparse.Namespace, tell: Callable[[str], None]) -> None:
     check_address(said.bind, said.key)
     lens = Lens(said.gray, said.resize, said.channels_first)
-    try:
-        maker = Maker(said.id, _arguments(said.arg), said.joypad, said.skip)
-        facts = look_at(maker, lens, said.skip)
-    except UsageError:
-        raise
-    except Exception as error:
-        raise UsageError(
-            "%s could not be made (%s: %s). Check its arguments." % (said.id, type(error).__name__, error)
-        ) from error
+    arguments, makers = _arguments(said.arg), []
+    for each in said.ids:
+        with _its_faults_named(each):
+            makers.append(Maker(each, arguments, said.joypad, said.skip, said.limit))
+    with _its_faults_named(said.ids[0]):
+        facts = look_at(makers[0], lens, said.skip)
     context = zmq.Context()
     try:
         socket = open_socket(context, said.bind, said.key)
         address = socket.getsockopt(zmq.LAST_ENDPOINT).rstrip(b"\0").decode()
-        tell("serving %s at %s, at most %d environments to a client" % (said.id, address, said.envs))
+        more = " and %d more" % (len(makers) - 1) if makers[1:] else ""
+        tell("serving %s%s at %s, at most %d environments to a client" % (said.ids[0], more, address, said.envs))
         with contextlib.closing(socket):
-            Server(maker, facts, lens, said.envs, said.sessions).serve(socket)
+            Server(makers, facts, lens, said.envs, said.sessions).serve(socket)
     finally:
         context.term()
         if said.bind.startswith("ipc://"):
             with contextlib.suppress(OSError):
                 os.unlink(said.bind[len("ipc://") :])
+
+
+@contextlib.contextmanager
+def _its_faults_named(env_id: str) -> Iterator[None]:
+    try:
+        yield
+    except UsageError:
+        raise
+    except Exception as error:
+        raise UsageError(
+            "%s could not be made (%s: %s). Check its arguments." % (env_id, type(error).__name__, error)
+        ) from error
 
 
 def _end(number: int, frame: Any) -> None:

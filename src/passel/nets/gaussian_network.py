@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from passel.maths.shapes import Array, Floats
-from passel.nets.network import AutogradLoss, Network
-from passel.nets.perceptron import RecordedLoss, Tape
+from passel.nets.network import AnyTape, AutogradLoss, Network
+from passel.nets.perceptron import RecordedLoss
 
 
 class Spread(NamedTuple):
@@ -37,12 +37,19 @@ class GaussianNetwork(Network):
         output = super().forward(obs)
         return torch.cat([self.log_std.expand(len(output), -1), output], dim=1)
 
-    def record(self, obs: Array) -> tuple[Floats, Tape | Tensor | Array]:
-        output, tape = super().record(obs)
-        log_std = np.broadcast_to(self.log_std.detach().numpy(), (len(output), len(self.log_std)))
-        return np.concatenate([log_std, output], axis=1), tape
+    def values(self, obs: Array) -> Floats:
+        return self._with_spread(super().values(obs))
 
-    def loss(self, value: float, tape: Tape | Tensor | Array, output_grad: Floats) -> RecordedLoss | AutogradLoss:
+    def record(self, obs: Array) -> tuple[Floats, AnyTape]:
+        output, tape = super().record(obs)
+        return self._with_spread(output), tape
+
+    def _with_spread(self, output: Floats) -> Floats:
+        log_std = self.log_std.detach().cpu().numpy()
+        both: Floats = np.concatenate([np.broadcast_to(log_std, (len(output), len(log_std))), output], axis=1)
+        return both
+
+    def loss(self, value: float, tape: AnyTape, output_grad: Floats) -> RecordedLoss | AutogradLoss:
         size = len(self.log_std)
         rest = super().loss(value, tape, np.ascontiguousarray(output_grad[:, size:]))
         return SpreadLoss(value, rest, self.log_std, output_grad[:, :size].sum(axis=0))

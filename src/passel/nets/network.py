@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
 from passel.maths.shapes import Array, Floats
+from passel.nets.images import ImagePath, ImageTape
 from passel.nets.perceptron import Perceptron, RecordedLoss, Tape
-from passel.nets.torsos import FILTERS, Bounds, VectorTorso, torso_for
+from passel.nets.torsos import FILTERS, Bounds, ImageTorso, VectorTorso, torso_for
 
-#: Numbers of observations. What a convolution leaves for its way back is some twenty times their bytes, in each network
-#: at the same time; a larger batch is seen twice, which costs a third more time, and then its gradients are added up.
-DIFFERENTIATED_AT_ONCE = 1 << 22
+AnyTape = Tape | ImageTape | Array | Tensor
 
 
 class Network(nn.Module):
@@ -24,7 +23,8 @@ class Network(nn.Module):
         loss = network.loss(value, tape, output_grad)       # the derivative of the loss by the output
         loss.backward()                                     # the scheme: into the gradients of the weights
 
-    Vectors go through a perceptron that differentiates itself; images through convolutions and autograd.
+    Vectors go through a perceptron that differentiates itself, images through convolutions that do; `precision` is what
+    these multiply in. Weights that are not on the CPU are left to autograd.
     """
 
     def __init__(
@@ -34,12 +34,14 @@ class Network(nn.Module):
         hidden: Sequence[int],
         bounds: Bounds | None = None,
         filters: Sequence[int] = FILTERS,
+        precision: torch.dtype = torch.float32,
     ) -> None:
         super().__init__()
         self.torso = torso_for(obs_shape, bounds, filters)
         self.perceptron = Perceptron(self.torso.features, [*hidden, outputs], open_end=True)
-        #: Past autograd, for vectors; in a tuple, past Module.__getattr__.
-        self._short_cut = (self.torso, self.perceptron) if isinstance(self.torso, VectorTorso) else None
+        #: Past autograd; in a tuple, past Module.__getattr__.
+        self._vectors = (self.torso, self.perceptron) if isinstance(self.torso, VectorTorso) else None
+        self._images = ImagePath(self.torso, self.perceptron, precision) if isinstance(self.torso, ImageTorso) else None
 
     def forward(self, obs: Tensor) -> Tensor:
         output: Tensor = self.perceptron(self.torso(obs))
@@ -47,31 +49,36 @@ class Network(nn.Module):
 
     def values(self, obs: Array) -> Floats:
         """The output, without gradients."""
-        if self._short_cut:
-            return self.record(obs)[0]
+        if self._vectors:
+            return Network.record(self, obs)[0]
+        if self._images and self._on_cpu:
+            return self._images.values(obs)
         with torch.no_grad():
-            return self.record(obs)[0]
+            return Network.record(self, obs)[0]
 
-    def record(self, obs: Array) -> tuple[Floats, Tape | Tensor | Array]:
-        """The output, and what `loss` needs to find its gradient: of many images, the images themselves."""
-        if self._short_cut:
-            torso, perceptron = self._short_cut
+    def record(self, obs: Array) -> tuple[Floats, AnyTape]:
+        """The output, and what `loss` needs to find its gradient."""
+        if self._vectors:
+            torso, perceptron = self._vectors
             return perceptron.record(torso.of_arrays(obs))
-        if torch.is_grad_enabled() and obs.size > DIFFERENTIATED_AT_ONCE:
-            with torch.no_grad():
-                parts = [Network.forward(self, torch.from_numpy(obs[part])) for part in spans(obs)]
-            return torch.cat(parts).numpy(), obs
-        output: Tensor = Network.forward(self, torch.from_numpy(obs))
-        return output.detach().numpy(), output
+        if self._images and self._on_cpu:
+            return self._images.record(obs)
+        output = Network.forward(self, torch.from_numpy(obs).to(next(self.parameters()).device))
+        return output.detach().cpu().numpy(), output
 
-    def loss(self, value: float, tape: Tape | Tensor | Array, output_grad: Floats) -> RecordedLoss | AutogradLoss:
+    def loss(self, value: float, tape: AnyTape, output_grad: Floats) -> RecordedLoss | AutogradLoss:
         """The loss `value`, whose gradient at the outputs is `output_grad` [B, K]."""
+        if isinstance(tape, list):
+            assert self._vectors
+            return RecordedLoss(value, partial(self._vectors[1].backward, tape, output_grad))
         if isinstance(tape, Tensor):
             return AutogradLoss(value, tape, output_grad)
-        if isinstance(tape, np.ndarray):
-            return PiecewiseLoss(value, self, tape, output_grad)
-        assert self._short_cut
-        return RecordedLoss(value, self._short_cut[1], tape, output_grad)
+        assert self._images
+        return RecordedLoss(value, partial(self._images.backward, tape, output_grad))
+
+    @property
+    def _on_cpu(self) -> bool:
+        return next(self.parameters()).is_cpu
 
     @torch.no_grad()
     def start_orthogonal(self, last_gain: float) -> None:
@@ -81,12 +88,6 @@ class Network(nn.Module):
             nn.init.orthogonal_(layer.weight, last_gain if layer is layers[-1] else nn.init.calculate_gain("relu"))
             if layer.bias is not None:
                 nn.init.zeros_(layer.bias)
-
-
-def spans(obs: Array) -> list[slice]:
-    """Parts of a batch that are small enough to be differentiated at once."""
-    stride = max(1, DIFFERENTIATED_AT_ONCE // max(1, obs[0].size))
-    return [slice(start, start + stride) for start in range(0, len(obs), stride)]
 
 
 class AutogradLoss:
@@ -99,16 +100,4 @@ class AutogradLoss:
         return self._value
 
     def backward(self) -> None:
-        self._output.backward(torch.from_numpy(self._output_grad))  # type: ignore[no-untyped-call]
-
-
-class PiecewiseLoss(AutogradLoss):
-    """The same for a batch whose way through the network is too large to keep: it is gone again, part by part."""
-
-    def __init__(self, value: float, network: Network, obs: Array, output_grad: Floats) -> None:
-        self._value, self._network, self._obs, self._output_grad = value, network, obs, output_grad
-
-    def backward(self) -> None:
-        for part in spans(self._obs):
-            output = Network.forward(self._network, torch.from_numpy(self._obs[part]))
-            output.backward(torch.from_numpy(self._output_grad[part]))  # type: ignore[no-untyped-call]
+        self._output.backward(torch.from_numpy(self._output_grad).to(self._output.device))  # type: ignore[no-untyped-call]

@@ -10,7 +10,7 @@ and autograd as ever; `tests/nets` holds the two to the same gradients.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from torch import Tensor, nn
@@ -142,11 +142,8 @@ class RecordedLoss:
     #: Gradients are written over what was there, not added to it.
     overwrites = True
 
-    def __init__(self, value: float, network: Perceptron, tape: Tape, output_grad: Floats) -> None:
-        self._value, self._network, self._tape, self._output_grad = value, network, tape, output_grad
+    def __init__(self, value: float, backward: Callable[[], None]) -> None:
+        self._value, self.backward = value, backward
 
     def item(self) -> float:
         return self._value
-
-    def backward(self) -> None:
-        self._network.backward(self._tape, self._output_grad)

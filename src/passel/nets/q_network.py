@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from passel.maths.q_learning import dueling
 from passel.maths.shapes import Array, Floats
-from passel.nets.network import AutogradLoss, Network
-from passel.nets.perceptron import RecordedLoss, Tape
+from passel.nets.network import AnyTape, AutogradLoss, Network
+from passel.nets.perceptron import RecordedLoss
 from passel.nets.torsos import Bounds
 
 
@@ -27,21 +28,26 @@ class QNetwork(Network):
         *,
         dueling: bool,
         bounds: Bounds | None = None,
+        precision: torch.dtype = torch.float32,
     ) -> None:
-        super().__init__(obs_shape, n_actions + 1 if dueling else n_actions, hidden, bounds)
+        super().__init__(obs_shape, n_actions + 1 if dueling else n_actions, hidden, bounds, precision=precision)
         self.dueling = dueling
 
     def forward(self, obs: Tensor) -> Tensor:
         output = super().forward(obs)
         return dueling(output[:, :1], output[:, 1:]) if self.dueling else output
 
-    def record(self, obs: Array) -> tuple[Floats, Tape | Tensor | Array]:
+    def values(self, obs: Array) -> Floats:
+        output = super().values(obs)
+        return dueling(output[:, :1], output[:, 1:]) if self.dueling else output
+
+    def record(self, obs: Array) -> tuple[Floats, AnyTape]:
         output, tape = super().record(obs)
         if self.dueling:
             output = dueling(output[:, :1], output[:, 1:])
         return output, tape
 
-    def loss(self, value: float, tape: Tape | Tensor | Array, output_grad: Floats) -> RecordedLoss | AutogradLoss:
+    def loss(self, value: float, tape: AnyTape, output_grad: Floats) -> RecordedLoss | AutogradLoss:
         if self.dueling:
             # Q_a = V + A_a - mean A, so dV = sum_a dQ_a and dA_a = dQ_a - mean_a' dQ_a'.
             total = output_grad.sum(axis=1, keepdims=True)

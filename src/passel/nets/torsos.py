@@ -58,8 +58,13 @@ class ImageTorso(nn.Module):
             nn.ReLU(inplace=True),
             nn.Flatten(),
         )
-        with torch.no_grad():
-            self.features = int(self.convolutions(torch.zeros(1, channels, height, width)).shape[1])
+        #: Numbers that the last layer makes of an image, and all of them together.
+        self.features = self.outputs = 0
+        for layer in (layer for layer in self.convolutions if isinstance(layer, nn.Conv2d)):
+            size, stride = int(layer.kernel_size[0]), int(layer.stride[0])
+            height, width = (height - size) // stride + 1, (width - size) // stride + 1
+            self.features = layer.out_channels * height * width
+            self.outputs += self.features
 
     def forward(self, obs: Tensor) -> Tensor:
         image = obs.permute(0, 3, 1, 2) if self.channels_last else obs

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from passel.envs.levels import LevelSet
+from passel.envs.levels import Copies, LevelSet
 from passel.envs.spaces import random_actions
 from passel.types import Ints, PasselError
 
@@ -87,7 +87,7 @@ def measure(levels: LevelSet) -> dict[str, float]:
     spec, rng = levels.describe(), np.random.default_rng(0)
     costs: dict[str, float] = {}
     for name in levels.train:
-        envs = levels.level(name, 1, seed=0)
+        envs = levels.level(name, Copies(1, seed=0))
         try:
             envs.reset()
             envs.step(random_actions(spec, 1, rng))  # the first step may pay for what is set up late

@@ -20,8 +20,9 @@ from passel.algos.base import Algorithm
 from passel.arena import Arena, Spec, Tensors, prefixed
 from passel.clock import Clock
 from passel.config import RunConfig
+from passel.envs.atari_protocol import is_atari
 from passel.envs.base import Envs
-from passel.envs.levels import is_level_set
+from passel.envs.levels import Copies, is_level_set
 from passel.envs.make import is_served, make_envs
 from passel.envs.make import specs as env_specs
 from passel.learner import Learner
@@ -56,9 +57,26 @@ def why_not(sync: str, place: str, workers: int = 2) -> str | None:
     return None
 
 
-def env_args(config: RunConfig) -> dict[str, Any] | None:
-    """What the run's settings say to whoever makes the environments."""
-    return {"key": config.env_key, "reconnect": config.reconnect} if is_served(config.env) else None
+def env_args(config: RunConfig, *, learning: bool = True) -> dict[str, Any] | None:
+    """What the run's settings say to whoever makes the environments, to learn in or to be judged in."""
+    if is_served(config.env):
+        return {"key": config.env_key, "reconnect": config.reconnect}
+    if not plays_atari(config):
+        return None
+    return {
+        "protocol": config.protocol,
+        # An evaluation is of whole games, and of their own rewards.
+        "life_loss": config.life_loss if learning else False,
+        "clip_rewards": config.clip_rewards if learning else False,
+        "fire_reset": config.fire_reset,
+        "mode": config.game_mode,
+        "difficulty": config.game_difficulty,
+    }
+
+
+def plays_atari(config: RunConfig) -> bool:
+    """Whether the rules of Atari games mean anything to this run."""
+    return is_atari(config.env) and config.backend in ("auto", "ale")
 
 
 @dataclass(frozen=True)
@@ -97,6 +115,10 @@ class Plan:
         return env_args(self.config)
 
     @property
+    def evaluation_args(self) -> dict[str, Any] | None:
+        return env_args(self.config, learning=False)
+
+    @property
     def workers(self) -> int:
         return self.config.workers
 
@@ -115,7 +137,12 @@ class Plan:
         numbers, config = self.numbers, self.config
         settings = SyncSettings(
             optimiser=OptimiserSettings(
-                kind=numbers.optimizer, lr=numbers.lr, eps=numbers.optimizer_eps, momentum=numbers.momentum
+                kind=numbers.optimizer,
+                lr=numbers.lr,
+                eps=numbers.optimizer_eps,
+                momentum=numbers.momentum,
+                decay=getattr(numbers, "rms_decay", OptimiserSettings.decay),
+                centred=getattr(numbers, "centred", False),
             ),
             max_grad_norm=numbers.max_grad_norm,
             every=config.sync_every,
@@ -241,8 +268,8 @@ class Plan:
     def _make_envs(self, tensors: Tensors, rank: int) -> Envs:
         seed = derive(self.config.seed, "envs", rank * 1_000 + (0 if self.spec.exact_resume else self.resumed))
         if self.parts is not None:
-            held = self.parts.held[rank]
-            return self.parts.levels.make(held, self.config.envs, seed, self.threads, tensors)
+            copies = Copies(self.config.envs, seed, self.threads, tensors)
+            return self.parts.levels.make(self.parts.held[rank], copies)
         return make_envs(
             self.env,
             self.config.envs,

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from passel.envs.atari_protocol import is_atari
+
 DEFAULT_STEPS = 500_000
 
 PRESETS: dict[tuple[str, str], dict[str, Any]] = {
@@ -80,6 +82,35 @@ PRESETS: dict[tuple[str, str], dict[str, Any]] = {
         "epsilon_end": 0.02,
         "epsilon_steps": 15_000,
     },
+    # A memory of recent steps, and a discount that sees the landing from the start. bench/awr.py trains all of these.
+    ("awr", "LunarLander-v3"): {
+        "gamma": 0.999,
+        "td_lambda": 0.98,
+        "capacity": 20_000,
+        "reward_scale": 0.1,
+    },
+    ("awr", "CartPole-v1"): {"horizon": 64, "policy_updates": 100, "capacity": 20_000},
+    ("awr", "Pendulum-v1"): {"gamma": 0.95, "reward_scale": 0.1, "steps": 100_000},
+    ("ppo", "Pendulum-v1"): {
+        "gamma": 0.95,
+        "reward_scale": 0.1,
+        "horizon": 64,
+        "epochs": 8,
+        "lr": 1e-3,
+        "entropy": 0.0,
+        "steps": 200_000,
+    },
+    # As for the lander with discrete actions.
+    ("ppo", "LunarLanderContinuous-v3"): {
+        "horizon": 64,
+        "minibatches": 8,
+        "gamma": 0.999,
+        "gae_lambda": 0.98,
+        "lr": 1.5e-3,
+        "lr_end": 3e-4,
+        "lr_steps": 400_000,
+        "steps": 1_000_000,
+    },
     # The network of the C++ Tetris that this grew from: 1,548,352 weights, not counting biases and the policy's
     # head. NES Tetris from pixels is not solved by it, nor by anybody we know of.
     ("ppo", "tetris"): {
@@ -101,6 +132,7 @@ LEVELS: dict[str, dict[str, Any]] = {
     "levels:sonic": {"sync": "allreduce", "envs": 1, "hidden": [512]},
     "levels:airstriker": {"sync": "allreduce", "envs": 1, "hidden": [512]},
     "levels:breakout-modes": {"sync": "allreduce", "envs": 1, "hidden": [512]},
+    "levels:mario": {"sync": "allreduce", "envs": 1, "hidden": [512]},
     "levels:": {"sync": "allreduce", "envs": 4},
 }
 #: What PPO adds to that. Parts of a rollout are small enough that their images, as floats, need little memory.
@@ -110,6 +142,44 @@ LEVELS_PPO: dict[str, dict[str, Any]] = {
     "levels:sonic": {"lr": 2e-4, "horizon": 512, "minibatches": 32, "reward_scale": 0.01, "entropy": 0.001},
     "levels:airstriker": {"lr": 2e-4, "horizon": 512, "minibatches": 4, "reward_scale": 0.01},
     "levels:breakout-modes": {"lr": 2.5e-4, "horizon": 128, "minibatches": 4},
+    # Rewards add up to some 3000 for a whole stage.
+    "levels:mario": {"lr": 2.5e-4, "horizon": 128, "minibatches": 16, "reward_scale": 0.01, "entropy": 0.01},
+}
+
+
+#: Atari games: published settings (Mnih et al. 2015 with Adam, Schulman et al. 2017), cut to what two cores bear. Few
+#: greedy episodes, for a policy that waits for ever plays to the end of its time.
+ATARI: dict[str, dict[str, Any]] = {
+    "dqn": {
+        "hidden": [512],
+        "envs": 8,
+        "batch": 32,
+        "n_step": 1,
+        "lr": 1e-4,
+        "optimizer_eps": 1.5e-4,
+        "warmup": 20_000,
+        "capacity": 50_000,
+        "target_every": 2_000,
+        "epsilon_end": 0.01,
+        "epsilon_steps": 250_000,
+        "eval_episodes": 10,
+        "steps": 2_000_000,
+    },
+    "ppo": {
+        "hidden": [512],
+        "envs": 8,
+        "horizon": 128,
+        "minibatches": 4,
+        "epochs": 4,
+        "lr": 2.5e-4,
+        "lr_end": 0.0,
+        "optimizer_eps": 1e-5,
+        "entropy": 0.01,
+        "clip": 0.1,
+        "eval_episodes": 10,
+        "steps": 10_000_000,
+    },
+    "a3c": {"hidden": [512], "envs": 8, "lr": 2.5e-4, "eval_episodes": 10, "steps": 10_000_000},
 }
 
 
@@ -120,4 +190,6 @@ def preset(algo: str, env: object) -> dict[str, Any]:
     for start, settings in LEVELS.items():
         if env.startswith(start):
             return settings | (LEVELS_PPO.get(start, {}) if algo == "ppo" else {})
+    if is_atari(env):
+        return ATARI.get(algo, {"eval_episodes": 10})
     return PRESETS.get((algo, env), {})

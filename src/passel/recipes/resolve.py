@@ -11,12 +11,13 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from passel.algos import ALGORITHMS
-from passel.config import RunConfig, resolve
+from passel.config import NONE, RunConfig, resolve
+from passel.envs.level_sets import from_anywhere
 from passel.envs.levels import is_level_set
 from passel.envs.make import is_served
-from passel.envs.remote import is_address
+from passel.envs.remote_place import is_address
 from passel.place.budget import usable_cores
-from passel.place.plan import check
+from passel.place.plan import check, plays_atari
 from passel.recipes.presets import DEFAULT_STEPS, preset
 from passel.types import PasselError
 
@@ -38,10 +39,15 @@ def resolve_config(*layers: Mapping[str, Any]) -> tuple[RunConfig, Any]:
     config, rest = resolve(RunConfig, known, said, known=[f.name for f in dataclasses.fields(numbers_class)])
     numbers, _ = resolve(numbers_class, rest)
     config = dataclasses.replace(
-        config, workers=config.workers or _default_workers(config), steps=config.steps or DEFAULT_STEPS
+        config,
+        env=from_anywhere(config.env) if is_level_set(config.env) else config.env,
+        workers=config.workers or _default_workers(config),
+        steps=config.steps or DEFAULT_STEPS,
     )
     check(config)
     _refuse_without_effect(said, config, numbers)
+    if not plays_atari(config):
+        _refuse_rules_of_atari(said, config)
     _check_ranges(config, numbers)
     return config, numbers
 
@@ -68,26 +74,50 @@ def _refuse_without_effect(said: Mapping[str, Any], config: RunConfig, numbers: 
             )
     if config.sync == "solo" and config.sync_every > 1:
         raise PasselError("--sync-every has no effect under --sync solo, which shares nothing. Leave it out.")
-    default_eps = type(numbers).optimizer_eps
-    if numbers.optimizer == "sgd" and numbers.optimizer_eps != default_eps:
-        raise PasselError("--optimizer-eps has no effect on sgd, which has none. Leave it out.")
     if config.place == "inline" and config.transport == "distributed":
         raise PasselError(
             "--transport distributed has no effect under --place inline, which is one process. "
             "Use --place processes, or leave it out."
         )
+    _refuse_numbers_without_effect(said, numbers)
+
+
+def _refuse_numbers_without_effect(said: Mapping[str, Any], numbers: Any) -> None:
+    default_eps = type(numbers).optimizer_eps
+    if numbers.optimizer == "sgd" and numbers.optimizer_eps != default_eps:
+        raise PasselError("--optimizer-eps has no effect on sgd, which has none. Leave it out.")
     if said.get("lr_steps") and said.get("lr_end") is None and numbers.lr_end is None:
         raise PasselError("--lr-steps has no effect without --lr-end. Add --lr-end, or leave it out.")
+    if getattr(numbers, "distributional", False) and numbers.huber != type(numbers).huber:
+        raise PasselError("--huber has no effect on --distributional, whose loss is another. Leave one of the two out.")
     if getattr(numbers, "split", False) and numbers.shared == "yes":
         raise PasselError("--split needs a policy and a critic apart, and --shared yes joins them. Leave one out.")
     if numbers.optimizer == "adam" and numbers.momentum:
         raise PasselError("--momentum has no effect on adam, which has its own. Use --optimizer sgd or rmsprop.")
 
 
+def _refuse_rules_of_atari(said: Mapping[str, Any], config: RunConfig) -> None:
+    for field in dataclasses.fields(config):
+        if field.metadata.get("atari") and said.get(field.name, NONE) not in (field.default, NONE):
+            raise PasselError(
+                f"{flag(field.name)} has no effect on {config.env}, which is no Atari game that ale-py plays. "
+                "Use --env ALE/Breakout-v5 or another of them, or leave it out."
+            )
+
+
 def _check_ranges(config: RunConfig, numbers: Any) -> None:
     positive = ("envs", "shards", "sync_every", "steps", "checkpoint_every", "keep_checkpoints", "eval_episodes")
     at_least_0 = ("entropy", "lr_end", "lr_steps", "warmup", "epsilon_steps", "priority_alpha", "momentum")
-    shares = ("gamma", "gae_lambda", "td_lambda", "epsilon_start", "epsilon_end", "target_tau", "priority_beta")
+    shares = (
+        "gamma",
+        "gae_lambda",
+        "td_lambda",
+        "epsilon_start",
+        "epsilon_end",
+        "target_tau",
+        "priority_beta",
+        "rms_decay",
+    )
     rules: list[tuple[Any, tuple[str, ...], Callable[[Any], bool], str]] = [
         (config, ("workers", *positive), lambda v: v >= 1, "at least 1"),
         (config, ("seed", "threads"), lambda v: v >= 0, "0 or more"),
@@ -127,6 +157,8 @@ def _check_ranges(config: RunConfig, numbers: Any) -> None:
             "more than 0",
         ),
         (numbers, ("awr_weight_clip",), lambda v: v >= 1, "at least 1"),
+        (numbers, ("atoms",), lambda v: v >= 2, "at least 2"),
+        (numbers, ("v_min", "v_max"), lambda v: True, "a finite number"),
         (numbers, at_least_0, lambda v: v >= 0, "0 or more"),
         (
             numbers,
@@ -145,6 +177,8 @@ def _check_ranges(config: RunConfig, numbers: Any) -> None:
         _check_rollout(config, numbers)
     if diet != "replay":
         return
+    if numbers.v_min >= numbers.v_max:
+        raise PasselError(f"--v-min is {numbers.v_min:g}, and must be less than --v-max, which is {numbers.v_max:g}.")
     share = numbers.capacity // config.workers
     if numbers.batch > share:
         raise PasselError(

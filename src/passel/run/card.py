@@ -13,7 +13,7 @@ from typing import Any
 
 import psutil
 
-PACKAGES = ("passel", "torch", "numpy", "gymnasium", "envpool")
+PACKAGES = ("passel", "torch", "numpy", "gymnasium", "envpool", "ale-py")
 
 
 def machine_card() -> dict[str, Any]:

@@ -157,7 +157,8 @@ class RunFolder:
 
 def default_name(config: Mapping[str, Any], root: Path = Path("runs")) -> str:
     """A path below `root` that says what the run is, with -2, -3, ... if it is taken."""
-    parts = (config["env"], config["algo"], config["sync"], f"{config['workers']}w", f"s{config['seed']}")
+    env = re.sub("^levels:[^@]*/", "levels:", config["env"])  # of a file of levels, its name is enough
+    parts = (env, config["algo"], config["sync"], f"{config['workers']}w", f"s{config['seed']}")
     base = re.sub(r"[^A-Za-z0-9._-]+", "-", "-".join(str(part) for part in parts)).strip(".-")
     name, number = base, 2
     while (root / name).exists():

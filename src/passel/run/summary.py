@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import MISSING, dataclass, fields
 from typing import Any, Literal, Self
 
 from passel.run.files import plain
@@ -49,6 +49,9 @@ class Summary:
     peak_rss_mb: float
     workers_restarted: int
     checkpoint: str | None
+    #: Both scores where random play is 0 and a human is 1, if theirs are known.
+    return_human_normalised: float | None = None
+    eval_human_normalised: float | None = None
 
     def to_json(self) -> dict[str, Any]:
         """The object that summary.json holds."""
@@ -66,7 +69,7 @@ class Summary:
 
 def _known(kind: type[Summary] | type[EvalResult], content: Mapping[str, Any], where: str) -> dict[str, Any]:
     names = [field.name for field in fields(kind)]
-    missing = [name for name in names if name not in content]
+    missing = [field.name for field in fields(kind) if field.name not in content and field.default is MISSING]
     if missing:
         raise PasselError(f"{where} has no {', '.join(missing)}. Run it again with this version of passel.")
-    return {name: content[name] for name in names}
+    return {name: content[name] for name in names if name in content}

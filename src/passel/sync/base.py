@@ -21,6 +21,9 @@ from passel.arena import Spec, Tensors, prefixed
 from passel.nets.flat import Flat
 from passel.sync.optimiser import OptimiserSettings, make_optimiser, state_specs
 
+#: Up to so many numbers numpy's BLAS takes one thread for a product of two vectors, whatever it may.
+ONE_THREAD = 10_000
+
 
 @dataclass(frozen=True)
 class SyncSettings:
@@ -123,7 +126,9 @@ class Sync(ABC):
         """Scale `grads` down to the largest norm that is allowed."""
         limit = self.settings.max_grad_norm
         if limit is not None:
-            vector: Any = grads.numpy() if grads.is_cpu else grads  # numpy's product of small vectors costs a tenth
+            # numpy's product of small vectors costs a tenth; of large ones it wakes threads of its own, which then
+            # fight torch's for the cores (an update of a convolutional network took twice as long on two cores).
+            vector: Any = grads.numpy() if grads.is_cpu and len(grads) <= ONE_THREAD else grads
             norm = math.sqrt(float(vector.dot(vector)))
             if norm > limit:
                 grads.mul_(limit / norm)

@@ -25,15 +25,17 @@ class OptimiserSettings:
     eps: float = 1e-8
     momentum: float = 0.0
     decay: float = 0.99
+    centred: bool = False
 
 
 def state_specs(settings: OptimiserSettings, size: int) -> dict[str, Spec]:
     """The tensors that an optimiser keeps between steps, by torch's own names. All of them start at zero."""
     vector, count = Spec((size,)), Spec(())
     momentum = {"momentum_buffer": vector} if settings.momentum else {}
+    mean = {"grad_avg": vector} if settings.centred else {}
     return {
         "adam": {"step": count, "exp_avg": vector, "exp_avg_sq": vector},
-        "rmsprop": {"step": count, "square_avg": vector, **momentum},
+        "rmsprop": {"step": count, "square_avg": vector, **momentum, **mean},
         "sgd": momentum,
     }[settings.kind]
 
@@ -104,7 +106,12 @@ class _RMSprop(VectorOptimiser):
     def __init__(self, settings: OptimiserSettings, values: Tensor, tensors: Mapping[str, Tensor]) -> None:
         self._weight = nn.Parameter(values)
         self._optimiser = torch.optim.RMSprop(
-            [self._weight], lr=settings.lr, alpha=settings.decay, eps=settings.eps, momentum=settings.momentum
+            [self._weight],
+            lr=settings.lr,
+            alpha=settings.decay,
+            eps=settings.eps,
+            momentum=settings.momentum,
+            centered=settings.centred,
         )
         self._optimiser.state[self._weight] = dict(tensors)
 

@@ -6,6 +6,7 @@ Nothing here is used to train.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 Vector = Sequence[float]
@@ -67,6 +68,27 @@ def dueling(value: Vector, advantage: Matrix) -> list[list[float]]:
         mean = sum(advantage[s]) / len(advantage[s])
         q.append([value[s] + (advantage[s][a] - mean) for a in range(len(advantage[s]))])
     return q
+
+
+def categorical_projection(p: Matrix, r: Vector, discount: Vector, z: Vector) -> list[list[float]]:
+    """Bellemare et al. 2017, algorithm 1: the mass of each atom, moved and shared between its two neighbours."""
+    v_min, v_max, n = z[0], z[-1], len(z)
+    delta_z = (v_max - v_min) / (n - 1)
+    projected = []
+    for t in range(len(r)):
+        m = [0.0] * n
+        for j in range(n):
+            tz_j = min(max(r[t] + discount[t] * z[j], v_min), v_max)
+            b_j = (tz_j - v_min) / delta_z
+            lower = min(math.floor(b_j), n - 1)
+            upper = min(math.ceil(b_j), n - 1)
+            if lower == upper:  # on an atom: the paper's two shares would both be nothing
+                m[lower] += p[t][j]
+            else:
+                m[lower] += p[t][j] * (upper - b_j)
+                m[upper] += p[t][j] * (b_j - lower)
+        projected.append(m)
+    return projected
 
 
 def linear(start: float, end: float, step: int, over: int) -> float:

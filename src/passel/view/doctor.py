@@ -10,6 +10,7 @@ from passel.run.card import machine_card
 
 OPTIONAL = {
     "envpool": ("fast environments for LunarLander and classic control", "pip install 'passel[fast]'"),
+    "ale_py": ("Atari games", "pip install 'passel[atari]'"),
     "PyQt5": ("Procgen's levels", "pip install 'passel[levels]'"),
     "stable_retro": ("levels of Sonic and other games", "pip install 'passel[levels]'"),
     "Box2D": ("LunarLander", "pip install 'passel[box2d]'"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 import shutil
 import sys
@@ -99,7 +100,7 @@ def render_result(summary: Mapping[str, Any], folder: Path, console: Console) ->
     shares = summary.get("shares") or {}
     console.print()
     console.print(_verdict(summary))
-    _line(console, "evaluation", _evaluation(summary.get("eval")))
+    _line(console, "evaluation", _evaluation(summary.get("eval"), summary.get("eval_human_normalised")))
     _line(console, "training", _training(summary))
     _line(console, "speed", _speed(summary))
     if shares:
@@ -124,11 +125,11 @@ def _verdict(summary: Mapping[str, Any]) -> Text:
     return line
 
 
-def _evaluation(found: Mapping[str, Any] | None) -> str:
+def _evaluation(found: Mapping[str, Any] | None, human: float | None) -> str:
     if not found:
         return "none was made"
     mean, std, low, high = (format_number(float(found[name])) for name in ("mean", "std", "min", "max"))
-    return f"{mean} ± {std}  [{low}, {high}] over {found['episodes']} greedy episodes"
+    return f"{mean} ± {std}  [{low}, {high}] over {found['episodes']} greedy episodes{_of_human(human)}"
 
 
 def _training(summary: Mapping[str, Any]) -> str:
@@ -136,7 +137,15 @@ def _training(summary: Mapping[str, Any]) -> str:
     steps, episodes = format_count(summary.get("steps", 0)), format_count(summary.get("episodes", 0))
     took = format_duration(summary.get("seconds"))
     mean = UNKNOWN if score is None else format_number(float(score))
-    return f"{mean} mean return of the last 100 episodes; {steps} steps, {episodes} episodes in {took}"
+    human = _of_human(summary.get("return_human_normalised"))
+    frames = summary.get("frames", 0)
+    steps += f" steps ({format_count(frames)} frames)" if frames != summary.get("steps", 0) else " steps"
+    return f"{mean} mean return of the last 100 episodes{human}; {steps}, {episodes} episodes in {took}"
+
+
+def _of_human(normalised: float | None) -> str:
+    """A score between random play, 0 %, and a human, 100 %."""
+    return "" if normalised is None else f", {format_share(normalised)} of human"
 
 
 def _speed(summary: Mapping[str, Any]) -> str:
@@ -169,7 +178,7 @@ def _commands(console: Console, folder: Path, summary: Mapping[str, Any]) -> Non
         f"{passel} resume {run}{more.get(str(summary.get('status')), '')}": "go on from the last checkpoint",
         f"{passel} eval {run}": "play greedy episodes, and count",
         f"{passel} plot {run}": "the learning curve as a picture",
-        f"{passel} video {run}": "film the best, median and worst episode",
+        **_ways_to_look(folder, f"{passel} {{}} {run}"),
     }
     if (folder / "tb").exists():
         commands[f"tensorboard --logdir {shlex.quote(str(folder / 'tb'))}"] = "curves and network in a browser"
@@ -181,6 +190,16 @@ def _commands(console: Console, folder: Path, summary: Mapping[str, Any]) -> Non
         if captioned:
             line.append(f"{' ' * (longest - len(command) + 2)}{what}", style="bright_black")
         console.print(line, soft_wrap=True)
+
+
+def _ways_to_look(folder: Path, command: str) -> dict[str, str]:
+    """A film; of a set of levels a table; and of an environment behind a server nothing, for it sends no pictures."""
+    card = json.loads((folder / "card.json").read_text()) if (folder / "card.json").exists() else {}
+    if "levels" in card:
+        return {command.format("levels"): "every level, trained on or held out"}
+    if card.get("env", {}).get("backend") == "remote":
+        return {}
+    return {command.format("video"): "film the best, median and worst episode"}
 
 
 def _program() -> str:

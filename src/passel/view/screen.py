@@ -133,6 +133,8 @@ def _progress(width: int, report: Report) -> Text:
 
 def _return(width: int, report: Report, returns: Returns) -> Text:
     score = UNKNOWN if report.return_mean_100 is None else format_number(report.return_mean_100)
+    if report.human_normalised is not None:
+        score += f" ({format_share(report.human_normalised)} of human)"
     if report.solved_at is None:
         line, label = Text(no_wrap=True), f"return {score}  "
     else:

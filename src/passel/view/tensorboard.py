@@ -75,6 +75,10 @@ def scalars_of(report: Report) -> dict[str, float]:
     }
     if report.return_mean_100 is not None:
         flat["run/return_mean_100"] = report.return_mean_100
+    if report.human_normalised is not None:
+        flat["run/human_normalised"] = report.human_normalised
+    if report.frames != report.steps:
+        flat["run/frames"] = float(report.frames)
     flat |= {f"shares/{stage}": share for stage, share in report.shares.items()}
     flat |= {f"scalars/{name}": value for name, value in report.scalars.items()}
     flat |= {f"workers/{row.name}/steps_per_second": row.steps_per_second for row in report.workers}

@@ -89,13 +89,15 @@ class PlainView:
 def plain_line(report: Report) -> str:
     """A report on one line of ASCII."""
     score = UNKNOWN if report.return_mean_100 is None else format_number(report.return_mean_100)
+    human = "" if report.human_normalised is None else f" ({format_share(report.human_normalised)} of human)"
+    frames = "" if report.frames == report.steps else f", {format_count(report.frames)} frames"
     goal = "" if report.solved_at is None else f" of {format_number(report.solved_at)}"
     shares = [f"{stage} {format_share(report.shares[stage])}" for stage in stages_in([report.shares])]
     parts = [
         f"{100 * progress(report):5.1f}%",
-        f"{format_count(report.steps)}/{format_count(report.total_steps)} steps",
+        f"{format_count(report.steps)}/{format_count(report.total_steps)} steps{frames}",
         f"{format_duration(report.seconds)}, ETA {format_duration(eta(report))}",
-        f"return {score}{goal}",
+        f"return {score}{goal}{human}",
         f"{format_count(report.steps_per_second)} steps/s",
         f"{format_count(report.updates_per_second)} updates/s",
         " ".join(shares),

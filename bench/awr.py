@@ -30,11 +30,11 @@ from passel.recipes.presets import preset
 #: Environment, algorithm, steps.
 CASES = [
     ("CartPole-v1", "awr", 50_000),
-    ("LunarLander-v3", "awr", 400_000),
+    ("LunarLander-v3", "awr", 200_000),
     ("Pendulum-v1", "awr", 100_000),
     ("Pendulum-v1", "ppo", 100_000),
-    ("LunarLanderContinuous-v3", "awr", 300_000),
-    ("LunarLanderContinuous-v3", "ppo", 300_000),
+    ("LunarLanderContinuous-v3", "awr", 200_000),
+    ("LunarLanderContinuous-v3", "ppo", 200_000),
 ]
 KEPT = ("status", "steps", "updates", "seconds", "wall_seconds", "steps_per_second", "return_mean_100", "eval")
 

@@ -89,6 +89,14 @@ PRESETS: dict[tuple[str, str], dict[str, Any]] = {
         "capacity": 20_000,
         "reward_scale": 0.1,
     },
+    # The same, with a spread to begin with that lets it land.
+    ("awr", "LunarLanderContinuous-v3"): {
+        "gamma": 0.999,
+        "td_lambda": 0.98,
+        "capacity": 20_000,
+        "reward_scale": 0.1,
+        "log_std": -1.0,
+    },
     ("awr", "CartPole-v1"): {"horizon": 64, "policy_updates": 100, "capacity": 20_000},
     ("awr", "Pendulum-v1"): {"gamma": 0.95, "reward_scale": 0.1, "steps": 100_000},
     ("ppo", "Pendulum-v1"): {

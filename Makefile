@@ -16,8 +16,8 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 PEERS_INSTALLED := $(PEERS)/.installed
 
-BENCHES := update_cost startup dqn_speed ppo_speed scaling split time_to_solve replay_vs_cpprb remote_envs \
-	joint_speed joint_memory atari_speed awr
+BENCHES := update_cost conv_update startup dqn_speed ppo_speed scaling split time_to_solve replay_vs_cpprb \
+	replay_memory remote_envs joint_speed joint_memory joint_procgen tetris atari_speed awr
 WITH_PEERS := dqn_speed ppo_speed time_to_solve
 
 .DEFAULT_GOAL := help

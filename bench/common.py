@@ -244,8 +244,8 @@ def _portable(arguments: Sequence[str]) -> list[str]:
     for word in arguments:
         if skip:
             skip = False
-        elif word in ("--python", "--peers-python", "--out"):
+        elif word in ("--python", "--peers-python", "--out", "--before"):
             skip = True
-        elif not word.startswith(("--python=", "--peers-python=", "--out=")):
+        elif not word.startswith(("--python=", "--peers-python=", "--out=", "--before=")):
             kept.append(word)
     return kept

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import os
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import psutil
 import pytest
@@ -13,6 +13,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from passel import arena as arenas
 from passel.arena import ALIGNMENT, Arena, Spec, Tensors, cells, prefixed
 from passel.place.forkserver import context, main_hidden, warm_up
 from passel.types import PasselError
@@ -170,3 +171,57 @@ class TestShared:
     def test_a_private_arena_cannot_be_sent(self) -> None:
         with pytest.raises(TypeError, match="private"):
             Arena(SPECS).__getstate__()
+
+
+class TestInPages:
+    SPECS: ClassVar = {
+        "small": Spec((100,)),
+        "log/rows": Spec((2, 50_000_000), torch.uint8, pages="versions"),
+        "log/versions": Spec((2, 5), torch.int64),
+    }
+
+    def test_their_memory_is_taken_when_they_are_written_and_that_of_others_at_once(self) -> None:
+        arena = Arena(self.SPECS, shared=True)
+        taken = os.fstat(arena._fd).st_blocks * 512
+        assert 400 <= taken < 1_000_000
+        arena["log/rows"][0, :10_000_000].fill_(1)
+        assert 9_900_000 <= os.fstat(arena._fd).st_blocks * 512 - taken < 11_000_000
+
+    def test_they_are_kept_apart_from_the_others(self) -> None:
+        arena = Arena(self.SPECS)
+        assert arena.kept().keys() == {"small", "log/versions"}
+        assert arena.paged().keys() == {"log/rows"}
+        assert arena.paged()["log/rows"].versions.data_ptr() == arena["log/versions"].data_ptr()
+
+
+class TestFreeMemory:
+    @pytest.mark.parametrize(
+        ("groups", "files", "expected"),
+        [
+            ("0::/a/b", {"a/b/memory.max": "max", "a/memory.max": "5000", "a/memory.current": "1000"}, [4300]),
+            ("0::/a", {"a/memory.max": "5000", "a/memory.current": "1000", "memory.max": "max"}, [4300]),
+            ("0::/elsewhere", {"memory.max": "9000", "memory.current": "1000"}, [8300]),
+            (
+                "4:memory:/x\n3:cpu:/x",
+                {"memory/x/memory.limit_in_bytes": "700", "memory/x/memory.usage_in_bytes": "600"},
+                [400],
+            ),
+            ("nonsense", {}, []),
+            (None, {}, []),
+        ],
+    )
+    def test_every_limit_above_us_counts(
+        self, tmp_path: Path, groups: str | None, files: dict[str, str], expected: list[int]
+    ) -> None:
+        (tmp_path / "proc/self").mkdir(parents=True)
+        if groups is not None:
+            (tmp_path / "proc/self/cgroup").write_text(groups)
+        for name, text in files.items():
+            file = tmp_path / "sys/fs/cgroup" / name
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(text)
+            (file.parent / "memory.stat").write_text("anon 5\ninactive_file 300\n")
+        assert arenas._left_in_groups(tmp_path) == expected
+
+    def test_it_is_no_more_than_the_system_has(self) -> None:
+        assert 0 < arenas.free_memory() <= psutil.virtual_memory().total

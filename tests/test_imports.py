@@ -32,7 +32,7 @@ ARROWS: dict[str, set[str]] = {
     "sync": {"nets", "arena"},
     "actor": {"envs", "algos", "clock", "types"},
     "learner": {"algos", "data", "sync", "clock", "types"},
-    "run": {"types"},
+    "run": {"types", "arena"},
     "view": {"types", "run"},
     "testing": {"types"},
     "place": {"actor", "learner", "algos", "envs", "data", "sync", "nets", "maths", "run", *GROUND},

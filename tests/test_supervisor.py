@@ -287,7 +287,7 @@ class TestTheEnd:
         """The sentence about the disk is what the user must read, and the summary still says that the run failed."""
         run = stage(checkpoint_every=80)
 
-        def full(*args: Any) -> Path:
+        def full(*args: Any, **options: Any) -> Path:
             raise PasselError("no space left on disk for the checkpoint")
 
         monkeypatch.setattr(checkpoint, "save", full)

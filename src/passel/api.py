@@ -15,7 +15,7 @@ import numpy as np
 from torch import Tensor
 
 from passel.algos import ALGORITHMS
-from passel.arena import Arena
+from passel.arena import USABLE, Arena, free_memory, total_bytes
 from passel.config import RunConfig, as_dict
 from passel.envs.level_sets import level_set
 from passel.envs.levels import is_level_set
@@ -81,7 +81,7 @@ def train(env: Env | None = None, *, view: View | None = None, began: float | No
     _check_solvable(said, plan)
     view = view or make_view(quiet=config.quiet)
     path = Path(config.out or default_name(as_dict(config)))
-    arena = _make_arena(plan)
+    arena = _make_arena(plan, view)
     plan.prepare(arena)
     if config.start_from:
         _begin_from(config.start_from, plan, arena)
@@ -159,12 +159,14 @@ def resume(
         history.eval = None
         held = folder.read_card().get("levels")
         plan = make_plan(config, numbers, env or config.env, resumed=history.resumed, held=held)
-        arena = _make_arena(plan)
+        arena = _make_arena(plan, view)
         arena.load({name: tensor for group in saved.groups.values() for name, tensor in group.items()})
+        for name, number, page in saved.pages():
+            arena.load_page(name, number, page)
         folder.truncate_metrics(saved.step, history.seconds)
         folder.event("resumed", steps=saved.step, checkpoint=saved.path.name)
         view.message(f"Resuming {path} at step {saved.step:,}.")
-        return _run(plan, arena, folder, view, history, interrupts, began, discard=False)
+        return _run(plan, arena, folder, view, history, interrupts, began, discard=False, base=saved.path)
 
 
 def load(path: str | Path) -> Policy:
@@ -297,7 +299,11 @@ def make_plan(
     _check_filters(numbers, spec)
     _check_actions(config.algo, numbers, spec)
     threads = threads_per_worker(config.workers, spec.obs_shape, config.threads)
-    return Plan(config, numbers, env, spec, threads, resumed, parts)
+    plan = Plan(config, numbers, env, spec, threads, resumed, parts)
+    reason = plan.diet.why_not()
+    if reason:
+        raise PasselError(reason)
+    return plan
 
 
 def _make_parts(config: RunConfig, env: Env, held: Mapping[str, Any] | None) -> Parts:
@@ -347,6 +353,7 @@ def _run(
     began: float,
     *,
     discard: bool,
+    base: Path | None = None,
 ) -> Run:
     config = plan.config
     plan.start(arena)
@@ -366,15 +373,29 @@ def _run(
                 shutil.rmtree(folder.path)
             raise
         interrupts.polite = True
-        supervisor = Supervisor(plan, arena, placement, folder, view, history, interrupts, began)
+        supervisor = Supervisor(plan, arena, placement, folder, view, history, interrupts, began, base)
         summary = supervisor.run()
     finally:
         view.stop()
     return Run(folder.path, summary, supervisor.shares(), supervisor.threshold)
 
 
-def _make_arena(plan: Plan) -> Arena:
-    return Arena(plan.specs(), shared=plan.config.place == "processes")
+def _make_arena(plan: Plan, view: View) -> Arena:
+    """The run's memory, after saying how much it is, or refusing it with what would fit."""
+    size = plan.diet.size()
+    if size is not None:
+        view.message(size)
+    specs = plan.specs()
+    needed, usable = total_bytes(specs), int(USABLE * free_memory())
+    if needed > usable:
+        memories = total_bytes(plan.diet.shared_specs())
+        fits = plan.diet.largest_capacity(usable - (needed - memories))
+        if fits:
+            raise PasselError(
+                f"the run needs {needed / 1e6:,.0f} MB of memory, and {usable / 1e6:,.0f} MB can be used here. The "
+                f"largest --capacity that fits is {fits}."
+            )
+    return Arena(specs, shared=plan.config.place == "processes")
 
 
 def _name(env: Env) -> str:
@@ -422,10 +443,10 @@ def _level_facts(plan: Plan, parts: Parts) -> dict[str, Any]:
 def _spec_from_card(facts: Mapping[str, Any]) -> EnvSpec:
     known = {f.name: facts[f.name] for f in dataclasses.fields(EnvSpec) if f.name in facts}
     known |= {"obs_shape": tuple(facts["obs_shape"]), "obs_dtype": np.dtype(facts["obs_dtype"])}
+    if known.get("reference_scores") is not None:
+        known["reference_scores"] = tuple(known["reference_scores"])
     for name in ("bounds", "action_bounds"):
         if known.get(name) is not None:
             low, high = known[name]
             known[name] = tuple(low), tuple(high)
-    if known.get("reference_scores") is not None:
-        known["reference_scores"] = tuple(known["reference_scores"])
     return EnvSpec(**known)

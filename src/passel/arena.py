@@ -5,6 +5,9 @@ is the arena written to disk, a worker that dies takes nothing with it, and no t
 
 The shared block has no name (an anonymous file, passed to the workers by its descriptor): it disappears with the last
 process that holds it, however that process ends, and it does not count against the size of /dev/shm.
+
+Most tensors have their memory reserved at once. One in pages takes it as it fills, and a checkpoint writes only the
+pages that have changed since the one before.
 """
 
 from __future__ import annotations
@@ -15,8 +18,10 @@ import os
 import tempfile
 import weakref
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing import reduction
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -25,15 +30,20 @@ from torch import Tensor
 from passel.types import PasselError
 
 ALIGNMENT = 64  # bytes: a cache line, so that two workers' tensors never share one
+USABLE = 0.9  # of the memory that is free now: the processes themselves need the rest
 
 
 @dataclass(frozen=True)
 class Spec:
-    """Shape and type of one tensor of an arena, and whether a checkpoint must keep it."""
+    """Shape and type of one tensor of an arena, and whether a checkpoint must keep it.
+
+    `pages` makes it a tensor in pages: the name of the tensor beside it that numbers their versions (see `Pages`).
+    """
 
     shape: tuple[int, ...]
     dtype: torch.dtype = torch.float32
     keep: bool = True
+    pages: str = ""
 
     @property
     def nbytes(self) -> int:
@@ -44,6 +54,33 @@ class Spec:
 
 
 Specs = Mapping[str, Spec]
+
+
+@dataclass(frozen=True)
+class Pages:
+    """A tensor [W, L, ...] of which little changes between two checkpoints: each of the W parts is cut, along L, into
+    as many pages as `versions` [W, P] has columns. Whoever changes a page gives it a version that it never had before;
+    a page of version 0 was never written, and is not read either, so that its memory is never taken.
+    """
+
+    tensor: Tensor
+    versions: Tensor
+
+    def written(self) -> dict[int, int]:
+        """The versions of all pages that hold something, by number."""
+        versions = self.versions.flatten()
+        return {int(number): int(versions[number]) for number in versions.nonzero().flatten()}
+
+    def page(self, number: int) -> Tensor:
+        """The page itself, a view; numbers count through the parts."""
+        part, place = divmod(number, self.versions.shape[1])
+        length = page_length(self.tensor.shape[1], self.versions.shape[1])
+        return self.tensor[part, place * length : (place + 1) * length]
+
+
+def page_length(length: int, pages: int) -> int:
+    """How much of a dimension each of its pages has; the last may have less."""
+    return -(-length // pages)
 
 
 def cells(array: Any) -> Any:
@@ -84,13 +121,25 @@ class Arena(Tensors):
         self.specs = dict(specs)
         self.shared = shared
         _refuse_if_larger_than_memory(self.nbytes, "shared memory" if shared else "memory")
-        self._fd = _anonymous_file(self.nbytes) if shared else None
+        self._fd = _anonymous_file(self.nbytes, self._reserved()) if shared else None
         self._map()
         self._close_with_arena()
 
     @property
     def nbytes(self) -> int:
-        return max(sum(_aligned(spec.nbytes) for spec in self.specs.values()), mmap.PAGESIZE)
+        return total_bytes(self.specs)
+
+    def _reserved(self) -> list[tuple[int, int]]:
+        """From where to where the block must have its memory now: everything that does not come in pages."""
+        ranges: list[tuple[int, int]] = []
+        offset = 0
+        for spec in self.specs.values():
+            end = offset + _aligned(spec.nbytes)
+            if not spec.pages and end > offset:
+                joined = bool(ranges) and ranges[-1][1] == offset
+                ranges[-1:] = [(ranges[-1][0], end)] if joined else [*ranges[-1:], (offset, end)]
+            offset = end
+        return ranges
 
     def _map(self) -> None:
         self._block = mmap.mmap(-1 if self._fd is None else self._fd, self.nbytes)
@@ -121,13 +170,29 @@ class Arena(Tensors):
             weakref.finalize(self, os.close, self._fd)
 
     def kept(self) -> dict[str, Tensor]:
-        """The tensors that a checkpoint must keep."""
-        return {name: self[name] for name, spec in self.specs.items() if spec.keep}
+        """The tensors that a checkpoint must keep whole."""
+        return {name: self[name] for name, spec in self.specs.items() if spec.keep and not spec.pages}
+
+    def paged(self) -> dict[str, Pages]:
+        """The tensors of which it keeps the pages that hold something."""
+        return {name: self.pages_of(name) for name, spec in self.specs.items() if spec.keep and spec.pages}
+
+    def pages_of(self, name: str) -> Pages:
+        folder, slash, _ = name.rpartition("/")
+        return Pages(self[name], self[f"{folder}{slash}{self.specs[name].pages}"])
+
+    def load_page(self, name: str, number: int, page: Tensor) -> None:
+        """Put back one page of a checkpoint."""
+        pages = self.pages_of(name) if name in self.specs and self.specs[name].pages else None
+        here = pages.page(number) if pages is not None and 0 <= number < pages.versions.numel() else None
+        if here is None or here.shape != page.shape or here.dtype != page.dtype:
+            raise PasselError(f"the checkpoint's page {number} of {name} does not fit into this run's memory")
+        here.copy_(page)
 
     def load(self, tensors: Mapping[str, Tensor]) -> None:
-        """Fill from a checkpoint that has exactly the names, shapes and types of what is kept."""
+        """Fill from a checkpoint that has exactly the names, shapes and types of what is kept whole."""
         for name, spec in self.specs.items():
-            if not spec.keep:
+            if not spec.keep or spec.pages:
                 continue
             found = tensors.get(name)
             if found is None or tuple(found.shape) != spec.shape or found.dtype != spec.dtype:
@@ -139,8 +204,13 @@ def _aligned(nbytes: int) -> int:
     return -(-nbytes // ALIGNMENT) * ALIGNMENT
 
 
-def _anonymous_file(nbytes: int) -> int:
-    """A file without a name, all its pages reserved now: later would be a bus error in the middle of a run."""
+def total_bytes(specs: Specs) -> int:
+    """What an arena of these takes, once all of it is used."""
+    return max(sum(_aligned(spec.nbytes) for spec in specs.values()), mmap.PAGESIZE)
+
+
+def _anonymous_file(nbytes: int, reserved: list[tuple[int, int]]) -> int:
+    """A file without a name. What is `reserved` has its memory now: later would be a bus error in mid-run."""
     if hasattr(os, "memfd_create"):
         fd = os.memfd_create("passel", os.MFD_CLOEXEC)
     else:  # macOS: an unlinked file does the same
@@ -149,7 +219,8 @@ def _anonymous_file(nbytes: int) -> int:
     try:
         os.ftruncate(fd, nbytes)
         if hasattr(os, "posix_fallocate"):
-            os.posix_fallocate(fd, 0, nbytes)
+            for start, end in reserved:
+                os.posix_fallocate(fd, start, end - start)
     except OSError as error:
         os.close(fd)
         if error.errno in (errno.ENOSPC, errno.ENOMEM):
@@ -161,11 +232,45 @@ def _anonymous_file(nbytes: int) -> int:
     return fd
 
 
-def _refuse_if_larger_than_memory(nbytes: int, kind: str) -> None:
+def free_memory() -> int:
+    """Bytes that can still be taken: what the system has, cut by what the limits of our control groups leave."""
     import psutil
 
-    available = psutil.virtual_memory().available
-    if nbytes > 0.9 * available:
+    return min([int(psutil.virtual_memory().available), *_left_in_groups(Path("/"))])
+
+
+def _left_in_groups(root: Path) -> list[int]:
+    """What each memory limit on the way from our control group up to the root leaves; files that can be dropped from
+    memory do not count as taken.
+    """
+    left: list[int] = []
+    with suppress(OSError, ValueError):
+        for line in (root / "proc/self/cgroup").read_text().splitlines():
+            _, controllers, path = line.split(":", 2)
+            if controllers not in ("", "memory"):
+                continue
+            mount = root / "sys/fs/cgroup" / controllers
+            inside = mount / path.lstrip("/")
+            for folder in (inside, *inside.parents):
+                found = _left_in_group(folder)
+                left += [] if found is None else [found]
+                if folder == mount:
+                    break
+    return left
+
+
+def _left_in_group(folder: Path) -> int | None:
+    for limit, used in (("memory.max", "memory.current"), ("memory.limit_in_bytes", "memory.usage_in_bytes")):
+        with suppress(OSError, ValueError):
+            largest = int((folder / limit).read_text())  # "max" is no limit, and no number
+            facts = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
+            return largest - int((folder / used).read_text()) + int(facts.get("inactive_file", 0))
+    return None
+
+
+def _refuse_if_larger_than_memory(nbytes: int, kind: str) -> None:
+    available = free_memory()
+    if nbytes > USABLE * available:
         raise PasselError(
             f"the run needs {nbytes / 1e6:,.0f} MB of {kind} and {available / 1e6:,.0f} MB are free. "
             "Use a smaller --capacity or fewer --workers, or free some memory."

@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -73,6 +74,7 @@ class Supervisor:
         history: History,
         interrupts: Interrupts,
         began: float,
+        base: Path | None = None,
     ) -> None:
         self._plan, self._arena, self._placement, self._folder = plan, arena, placement, folder
         self._view, self._history, self._interrupts = view, history, interrupts
@@ -82,6 +84,9 @@ class Supervisor:
         self._seen = [int(count) for count in self._board.column("episodes")]
         self._checkpoint_at = self._next_checkpoint()
         self._saved: str | None = None
+        #: The checkpoint that this arena has grown from: what has not changed since need not be written again.
+        self._base = base
+        self._told: set[str] = set()
         self._marks: deque[tuple[float, Any]] = deque(maxlen=64)
         self._started = self._ended = False
         self._shown = self._reported = 0.0
@@ -143,6 +148,7 @@ class Supervisor:
         if status == "finished" and self._history.solved_at_steps is not None:
             status = "solved"
         self._compare_levels()
+        self._tell_notices()
         self._save()
         return status
 
@@ -164,6 +170,14 @@ class Supervisor:
         if now - self._sampled >= SAMPLE_EVERY:
             self._sampled = now
             self._peak.sample()
+            self._tell_notices()
+
+    def _tell_notices(self) -> None:
+        for notice in self._plan.diet.notices(self._arena):
+            if notice not in self._told:
+                self._told.add(notice)
+                self._view.message(notice)
+                self._folder.event("notice", text=notice)
 
     def _show(self, phase: str) -> None:
         report = self._report(phase)
@@ -329,8 +343,10 @@ class Supervisor:
             grouped(self._arena.kept()),
             vars(self._history),
             self._plan.config.keep_checkpoints,
+            pages=self._arena.paged(),
+            base=self._base,
         )
-        self._saved = str(path)
+        self._saved, self._base = str(path), path
         self._folder.event("checkpointed", steps=steps, path=f"checkpoints/{steps}")
         self._checkpoint_at = self._next_checkpoint()
 

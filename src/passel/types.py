@@ -39,7 +39,7 @@ class EnvSpec:
     bounds: Bounds | None = None
     #: The most copies that one group may have; None: as many as the machine bears.
     max_copies: int | None = None
-    #: How many frames an observation stacks along its first axis, the newest last; a rollout keeps each of them once.
+    #: How many frames an observation stacks along its first axis, the newest last; memories keep each of them once.
     frames: int = 1
     #: The least and the largest of each number of an action, where actions are vectors; None where they are discrete.
     action_bounds: Bounds | None = None
@@ -47,6 +47,13 @@ class EnvSpec:
     protocol: Mapping[str, Any] | None = field(default=None, hash=False)
     #: What random play and a human score, where that was published.
     reference_scores: tuple[float, float] | None = None
+
+    def human_normalised(self, score: float | None) -> float | None:
+        """The score on a scale on which random play is 0 and a human is 1; None where nobody published theirs."""
+        if score is None or self.reference_scores is None:
+            return None
+        random, human = self.reference_scores
+        return (score - random) / (human - random)
 
     @property
     def action_shape(self) -> tuple[int, ...]:
@@ -59,13 +66,6 @@ class EnvSpec:
             return actions
         low, high = self.action_bounds
         return np.clip(actions, low, high).astype(np.float32)
-
-    def human_normalised(self, score: float | None) -> float | None:
-        """The score on a scale on which random play is 0 and a human is 1; None where nobody published theirs."""
-        if score is None or self.reference_scores is None:
-            return None
-        random, human = self.reference_scores
-        return (score - random) / (human - random)
 
 
 @dataclass(frozen=True)

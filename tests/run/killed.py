@@ -17,6 +17,7 @@ from pathlib import Path
 
 import torch
 
+from passel.arena import Pages
 from passel.run.checkpoint import latest, load, save
 
 
@@ -25,6 +26,12 @@ def groups_of(number: int) -> dict[str, dict[str, torch.Tensor]]:
         "parameters": {"vector": torch.full((20_000,), float(number)), "count": torch.tensor(number)},
         "memory": {"obs": torch.full((50_000,), number, dtype=torch.int64)},
     }
+
+
+def pages_of(number: int) -> dict[str, Pages]:
+    """Ten pages, of which each number changes one; the others carry the number that changed them last."""
+    last = torch.tensor([[number - (number - page) % 10 for page in range(10)]])
+    return {"memory/log": Pages(last.repeat_interleave(500, dim=1), last + 11)}
 
 
 def number_in(folder: Path) -> int:
@@ -37,6 +44,10 @@ def number_in(folder: Path) -> int:
     assert found is not None, "no checkpoint survived"
     numbers = {int(x) for group in found.groups.values() for tensor in group.values() for x in tensor.unique()}
     assert numbers == {found.meta["number"]}, numbers
+    expected = pages_of(found.meta["number"])["memory/log"]
+    pages = {page: content for _, page, content in found.pages()}
+    assert pages.keys() == expected.written().keys()
+    assert all(torch.equal(content, expected.page(page)) for page, content in pages.items())
     return int(found.meta["number"])
 
 
@@ -54,7 +65,10 @@ def forked(child: Callable[[], None]) -> int:
 
 def save_number(folder: Path, number: int) -> None:
     """Two saves of each step, so that half of them replace; one is kept, so that there is nothing to fall back on."""
-    save(folder, number // 2, groups_of(number), {"number": number}, keep=1)
+    checkpoints = folder / "checkpoints"
+    # What was saved last is the largest number on disk: here nothing ever goes back.
+    base = max(checkpoints.glob("[0-9]*"), key=lambda path: int(path.name), default=None)
+    save(folder, number // 2, groups_of(number), {"number": number}, keep=1, pages=pages_of(number), base=base)
 
 
 def killed_at_random(folder: Path, kills: int) -> None:
@@ -84,11 +98,11 @@ def killed_at_random(folder: Path, kills: int) -> None:
 
 def killed_at_every_call(folder: Path) -> None:
     """Die before the n-th system call of a save, for every n: nothing is left to luck."""
-    names = ("write", "fsync", "rename", "mkdir", "unlink", "rmdir")
+    names = ("write", "fsync", "rename", "mkdir", "unlink", "rmdir", "link")
     points = 0
     for start in (1, 2):  # 1 to 2 is a new step, 2 to 3 replaces
         for call in range(1, 1000):
-            save(folder, start // 2, groups_of(start), {"number": start}, keep=1)
+            save(folder, start // 2, groups_of(start), {"number": start}, keep=1, pages=pages_of(start))
 
             def child(start: int = start, call: int = call) -> None:
                 left = call

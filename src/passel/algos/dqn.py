@@ -62,6 +62,12 @@ class DQNConfig:
     warmup: int = option(1_000, "Steps of pure exploration before the first update.")
     capacity: int = option(100_000, "Transitions that the memories of all workers hold together.")
     memory: Literal["local", "global"] = option("local", "One memory for each worker, or one for all of them.")
+    compress: Literal["lz4", "none"] = option("lz4", "How the frames of stacked observations are kept in memory.")
+    frame_bytes: int = option(
+        0,
+        "Bytes reserved for each compressed frame; of larger ones the memory holds fewer. 0 means a third of a frame.",
+        only={"compress": "lz4"},
+    )
     n_step: int = option(3, "Rewards summed before the value of a state is asked for.")
     double: bool = option(True, "The online network chooses the action that the target network values.")
     dueling: bool = option(False, "Separate heads for the state's value and the actions' advantages.")

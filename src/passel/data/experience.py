@@ -12,6 +12,7 @@ from torch import Tensor
 from passel.arena import Spec, cells
 from passel.data.memory import Memory
 from passel.data.nstep import NStep
+from passel.data.stacks import Stacks
 from passel.types import Array, Batch, Floats, Ints, Step
 
 
@@ -36,6 +37,7 @@ class ReplayExperience:
             experience.feedback(batch, td_abs)
 
     `credit` is how many updates are owed. It is kept in a tensor, as is everything that a resumed run must find again.
+    With `stacks`, references to frames walk through the n-step windows and the memory's rows in place of observations.
     """
 
     @staticmethod
@@ -53,15 +55,18 @@ class ReplayExperience:
         updates_per_step: float,
         warmup: int,
         beta: Callable[[int], float] | None = None,
+        stacks: Stacks | None = None,
     ) -> None:
         self._credit = cells(tensors["credit"].numpy().reshape(1))
         self._nstep, self._memory, self._rng = nstep, memory, rng
         self._batch, self._updates_per_step, self._warmup = batch, updates_per_step, warmup
-        self._beta = beta
+        self._beta, self._stacks = beta, stacks
         self._ahead: list[Batch] = []
 
     def push(self, obs: Array, actions: Ints, step: Step, steps_so_far: int) -> int:
         """Keep what came out of one step. Returns how many real transitions there were."""
+        if self._stacks is not None:
+            obs, step = self._stacks.keep(obs, step)
         transitions = self._nstep.push(obs, actions, step)
         if len(transitions):
             self._memory.add(transitions)

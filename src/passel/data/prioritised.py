@@ -17,8 +17,9 @@ import torch
 from torch import Tensor
 
 from passel.arena import Spec, Tensors, prefixed
+from passel.data.frames import open_ring
 from passel.data.replay import split
-from passel.data.ring import Ring
+from passel.data.ring import Fetched, Ring
 from passel.data.sumtree import Doubles, SumTree
 from passel.types import Array, Batch, Bools, Ints, PasselError, Transitions
 
@@ -33,9 +34,11 @@ class PrioritisedReplay:
     """
 
     @staticmethod
-    def specs(capacity: int, obs_shape: tuple[int, ...], obs_dtype: np.dtype[Any], writers: int = 1) -> dict[str, Spec]:
+    def specs(
+        capacity: int, obs_shape: tuple[int, ...], obs_dtype: np.dtype[Any], writers: int = 1, *, paged: bool = False
+    ) -> dict[str, Spec]:
         return {
-            **Ring.specs(capacity, obs_shape, obs_dtype, writers),
+            **Ring.specs(capacity, obs_shape, obs_dtype, writers, paged=paged),
             **prefixed("tree", SumTree.specs(capacity // writers, writers)),
             "highest": Spec((1,), torch.float64),
             "changing": Spec((1,), torch.int64),
@@ -54,7 +57,7 @@ class PrioritisedReplay:
             raise PasselError(f"alpha is {alpha} and eps is {eps}. Use an alpha of at least 0 and an eps above 0.")
         self.alpha, self.eps = alpha, eps
         self._lock: AbstractContextManager[Any] = nullcontext() if lock is None else lock
-        self._ring = Ring(tensors, writer)
+        self._ring = open_ring(tensors, writer)
         self._tree = SumTree(Tensors(tensors).below("tree"))
         self._highest: Doubles = tensors["highest"].numpy()
         self._changing: Ints = tensors["changing"].numpy()
@@ -103,6 +106,20 @@ class PrioritisedReplay:
             self._highest[0] = max(highest, self._highest[0])
             self._changing[0] = 0
 
+    def own_window(self) -> tuple[int, int]:
+        """What may be read of our own stripe: low <= count < high."""
+        return self._ring.window_of(self._ring.writer)
+
+    def forget_before(self, count: int) -> None:
+        """Give up our own rows with lower counts: what they refer to is about to go."""
+        with self._lock:
+            self._mend()
+            self._changing[0] = 1
+            low, _ = self.own_window()
+            self._ring.give_up(count)
+            self._tree.set(self._leaves(self._ring.writer, np.arange(low, count)), 0.0)
+            self._changing[0] = 0
+
     def check_valid(self) -> None:
         """Raise AssertionError, with the reason, where the memory contradicts itself."""
         with self._lock:
@@ -120,18 +137,30 @@ class PrioritisedReplay:
 
     def _sample(self, k: int, n: int, rng: np.random.Generator, beta: float) -> Batch:
         fraction = (np.arange(n) + rng.random((k, n))) / n
+        fetched, index, drawn = self._fetch(fraction.ravel(), rng)
+        drawn = drawn.reshape(k, n)
+        weight = ((drawn.min(axis=1, keepdims=True) / drawn) ** beta).astype(np.float32)
+        return self._ring.batch(fetched, index, weight.ravel())
+
+    def _fetch(self, fraction: Doubles, rng: np.random.Generator) -> tuple[Fetched, Ints, Doubles]:
+        """The rows at these fractions of the sum of all priorities, their indices, and their priorities."""
         ring, tree = self._ring, self._tree
         with self._lock:
             self._mend()
             if not len(ring):
                 raise PasselError("the memory is empty, so nothing can be sampled. Add transitions first.")
-            leaf = tree.find(fraction.ravel())
+            leaf = tree.find(fraction)
             stripe, slot = np.divmod(leaf, tree.stride)
             count = self._newest(ring.committed[stripe], slot)
-            fetched = ring.gather(stripe * ring.stripe + slot)
-            drawn = tree.leaves[leaf].reshape(k, n)
-        weight = ((drawn.min(axis=1, keepdims=True) / drawn) ** beta).astype(np.float32)
-        return ring.batch(fetched, count * ring.writers + stripe, weight.ravel())
+            gathered = ring.gather(stripe * ring.stripe + slot)
+            drawn = tree.leaves[leaf]
+        index = count * ring.writers + stripe
+        # Frames are unpacked outside of the lock: that takes longer than all of the above.
+        fetched, torn = ring.expand(gathered, stripe, count)
+        if len(torn):
+            fresh, index[torn], drawn[torn] = self._fetch(rng.random(len(torn)), rng)
+            fetched.replace(torn, fresh)
+        return fetched, index, drawn
 
     def _leaves(self, stripe: Ints | int, count: Ints) -> Ints:
         return stripe * self._tree.stride + count % self._ring.stripe

@@ -9,6 +9,7 @@ import numpy as np
 from torch import Tensor
 
 from passel.arena import Spec
+from passel.data.frames import open_ring
 from passel.data.ring import Fetched, Ring
 from passel.types import Array, Batch, Ints, PasselError, Transitions
 
@@ -22,11 +23,13 @@ class Replay:
     """
 
     @staticmethod
-    def specs(capacity: int, obs_shape: tuple[int, ...], obs_dtype: np.dtype[Any], writers: int = 1) -> dict[str, Spec]:
-        return Ring.specs(capacity, obs_shape, obs_dtype, writers)
+    def specs(
+        capacity: int, obs_shape: tuple[int, ...], obs_dtype: np.dtype[Any], writers: int = 1, *, paged: bool = False
+    ) -> dict[str, Spec]:
+        return Ring.specs(capacity, obs_shape, obs_dtype, writers, paged=paged)
 
     def __init__(self, tensors: Mapping[str, Tensor], writer: int = 0) -> None:
-        self._ring = Ring(tensors, writer)
+        self._ring = open_ring(tensors, writer)
 
     def __len__(self) -> int:
         return len(self._ring)
@@ -50,13 +53,21 @@ class Replay:
     def update_priorities(self, index: Ints | None, td_abs: Array) -> None:
         """Nothing to do: here no transition has a priority."""
 
+    def own_window(self) -> tuple[int, int]:
+        """What may be read of our own stripe: low <= count < high."""
+        return self._ring.window_of(self._ring.writer)
+
+    def forget_before(self, count: int) -> None:
+        """Give up our own rows with lower counts: what they refer to is about to go."""
+        self._ring.give_up(count)
+
     def check_valid(self) -> None:
         """Raise AssertionError, with the reason, where the memory contradicts itself."""
         self._ring.check_valid()
 
     def _fetch(self, n: int, rng: np.random.Generator) -> Fetched:
         stripe, count = self._draw(n, rng)
-        fetched = self._ring.gather(self._ring.slots(stripe, count))
+        fetched, _ = self._ring.expand(self._ring.gather(self._ring.slots(stripe, count)), stripe, count)
         torn = self._ring.overwritten(stripe, count).nonzero()[0]
         if len(torn):
             fetched.replace(torn, self._fetch(len(torn), rng))

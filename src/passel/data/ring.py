@@ -23,11 +23,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from passel.arena import Spec
+from passel.arena import Spec, page_length
 from passel.types import Array, Batch, Bools, Floats, Ints, PasselError, Transitions
 
 #: Above this, a float32 no longer holds every integer, and an action would be stored as its neighbour.
 LARGEST_ACTION = 2**24
+
+ROWS_A_PAGE = 16_384  # of a ring in pages
 
 REWARD, DISCOUNT, ACTION = 0, 1, 2  # the last three columns of a row
 
@@ -78,8 +80,12 @@ class Ring:
     """
 
     @staticmethod
-    def specs(capacity: int, obs_shape: tuple[int, ...], obs_dtype: np.dtype[Any], writers: int = 1) -> dict[str, Spec]:
-        """The tensors of a ring; the capacity is rounded down to a multiple of the writers."""
+    def specs(
+        capacity: int, obs_shape: tuple[int, ...], obs_dtype: np.dtype[Any], writers: int = 1, *, paged: bool = False
+    ) -> dict[str, Spec]:
+        """The tensors of a ring; the capacity is rounded down to a multiple of the writers. `paged` is for large ones:
+        their memory is taken as they fill, and a checkpoint writes what is new.
+        """
         if writers < 1 or capacity < writers:
             raise PasselError(
                 f"{capacity} transitions of memory cannot be divided among {writers} writers. Use a larger --capacity."
@@ -91,10 +97,13 @@ class Ring:
             # Holds no element: it is how the tensors themselves say what an observation looks like.
             "obs_like": Spec((0, *obs_shape), dtype),
         }
+        pages = "versions" if paged else ""
+        if paged:
+            specs["versions"] = Spec((writers, page_length(stripe, ROWS_A_PAGE)), torch.int64)
         if dtype == torch.float32:
-            return specs | {"rows": Spec((writers, stripe, 2 * math.prod(obs_shape) + 3))}
-        matrix = Spec((writers, stripe, math.prod(obs_shape)), dtype)
-        return specs | {"rows": Spec((writers, stripe, 3)), "obs": matrix, "next_obs": matrix}
+            return specs | {"rows": Spec((writers, stripe, 2 * math.prod(obs_shape) + 3), pages=pages)}
+        matrix = Spec((writers, stripe, math.prod(obs_shape)), dtype, pages=pages)
+        return specs | {"rows": Spec((writers, stripe, 3), pages=pages), "obs": matrix, "next_obs": matrix}
 
     def __init__(self, tensors: Mapping[str, Tensor], writer: int = 0) -> None:
         rows = tensors["rows"]
@@ -114,6 +123,7 @@ class Ring:
         self.scalars: Array = self.rows[:, -3:]
         self.obs: Array = self.rows[:, :size] if self.packed else _flat(tensors["obs"])
         self.next_obs: Array = self.rows[:, size : 2 * size] if self.packed else _flat(tensors["next_obs"])
+        self._versions: Ints | None = tensors["versions"].numpy() if "versions" in tensors else None
         # At most half a stripe is reserved at a time, so that a reader always finds something.
         self._most_at_once = max(1, self.stripe // 2)
 
@@ -140,6 +150,9 @@ class Ring:
         self._write(transitions, start - first, border - first, slot)
         if border < stop:
             self._write(transitions, border - first, stop - first, 0)
+        if self._versions is not None:
+            length = page_length(self.stripe, self._versions.shape[1])
+            self._versions[self.writer, np.arange(start, stop) % self.stripe // length] = stop
         fence()
         self.committed[self.writer] = stop
 
@@ -152,6 +165,11 @@ class Ring:
         scalars[:, REWARD] = transitions.reward[there]
         scalars[:, DISCOUNT] = transitions.discount[there]
         scalars[:, ACTION] = transitions.action[there]
+
+    def give_up(self, before: int) -> None:
+        """Rows of our stripe with counts below `before` are no longer to be trusted, though their slots are."""
+        self.reserved[self.writer] = max(before + self.stripe, int(self.reserved[self.writer]))
+        fence()
 
     def window_of(self, stripe: int) -> tuple[int, int]:
         """What may be read now of one stripe: low <= count < high."""
@@ -183,6 +201,12 @@ class Ring:
         if self.packed:
             return Fetched(rows, None, None)
         return Fetched(rows, self.obs.take(slots, axis=0), self.next_obs.take(slots, axis=0))
+
+    def expand(self, fetched: Fetched, stripe: Ints | int, count: Ints) -> tuple[Fetched, Ints]:
+        """What was gathered, with observations in full, and which rows were overwritten while that was done. Here the
+        observations are in the rows, so there is nothing to do.
+        """
+        return fetched, np.empty(0, np.int64)
 
     def batch(self, fetched: Fetched, index: Ints | None = None, weight: Floats | None = None) -> Batch:
         """The fetched rows by name: views of columns, except for the action, which becomes an integer."""

@@ -45,9 +45,8 @@ class GaussianNetwork(Network):
         return self._with_spread(output), tape
 
     def _with_spread(self, output: Floats) -> Floats:
-        log_std = self.log_std.detach().cpu().numpy()
-        both: Floats = np.concatenate([np.broadcast_to(log_std, (len(output), len(log_std))), output], axis=1)
-        return both
+        log_std = np.broadcast_to(self.log_std.detach().cpu().numpy(), (len(output), len(self.log_std)))
+        return np.concatenate([log_std, output], axis=1)
 
     def loss(self, value: float, tape: AnyTape, output_grad: Floats) -> RecordedLoss | AutogradLoss:
         size = len(self.log_std)

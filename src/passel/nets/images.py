@@ -31,7 +31,7 @@ TOGETHER = 1 << 20
 
 #: What the convolutions may leave behind for the way back, in each network at the same time. A batch that leaves more
 #: is seen twice, which costs a third more time, and then its gradients are added up.
-KEPT_BYTES = 1 << 25
+KEPT_BYTES = 1 << 26
 
 _SIDE_BY_SIDE = torch.channels_last
 

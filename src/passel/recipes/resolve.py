@@ -107,7 +107,16 @@ def _refuse_rules_of_atari(said: Mapping[str, Any], config: RunConfig) -> None:
 
 def _check_ranges(config: RunConfig, numbers: Any) -> None:
     positive = ("envs", "shards", "sync_every", "steps", "checkpoint_every", "keep_checkpoints", "eval_episodes")
-    at_least_0 = ("entropy", "lr_end", "lr_steps", "warmup", "epsilon_steps", "priority_alpha", "momentum")
+    at_least_0 = (
+        "entropy",
+        "lr_end",
+        "lr_steps",
+        "warmup",
+        "epsilon_steps",
+        "priority_alpha",
+        "momentum",
+        "frame_bytes",
+    )
     shares = (
         "gamma",
         "gae_lambda",
@@ -156,9 +165,9 @@ def _check_ranges(config: RunConfig, numbers: Any) -> None:
             lambda v: v > 0,
             "more than 0",
         ),
-        (numbers, ("awr_weight_clip",), lambda v: v >= 1, "at least 1"),
         (numbers, ("atoms",), lambda v: v >= 2, "at least 2"),
         (numbers, ("v_min", "v_max"), lambda v: True, "a finite number"),
+        (numbers, ("awr_weight_clip",), lambda v: v >= 1, "at least 1"),
         (numbers, at_least_0, lambda v: v >= 0, "0 or more"),
         (
             numbers,

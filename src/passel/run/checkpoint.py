@@ -3,6 +3,8 @@
 At every moment, also between two system calls of `save`, the newest complete checkpoint is on disk: a new one is
 written aside, made durable, and only then given its name. So a run may be killed at any time, and nothing that is read
 back was ever half written. Nothing is unpickled: a checkpoint from a stranger can be wrong, but it cannot run code.
+
+Large tensors come in pages, and of these a checkpoint writes what is new since the one before (`passel.run.pages`).
 """
 
 from __future__ import annotations
@@ -14,9 +16,9 @@ import os
 import re
 import secrets
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -25,7 +27,9 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
-from passel.run.files import fsync_folder, json_text, replace_file
+from passel.arena import Pages
+from passel.run.files import fsync_path, json_text, replace_file
+from passel.run.pages import PageIndex, PagePlan, missing_page, plan_pages, read_pages, share
 from passel.run.tensors import write_tensors
 from passel.types import PasselError
 
@@ -55,15 +59,39 @@ class Checkpoint:
     step: int
     meta: dict[str, Any]
     groups: dict[str, dict[str, Tensor]]
+    index: PageIndex = field(default_factory=PageIndex)
+
+    def pages(self) -> Iterator[tuple[str, int, Tensor]]:
+        """Every page of its large tensors, as name, number and content; read from disk as they are asked for."""
+        return read_pages(self.path, self.index)
+
+
+@dataclass(frozen=True)
+class _Base:
+    """What a new checkpoint may share with an earlier one."""
+
+    path: Path
+    files: Mapping[str, Any]
+    index: PageIndex
 
 
 def save(
-    folder: Path, step: int, groups: Mapping[str, Mapping[str, Tensor]], meta: Mapping[str, Any], keep: int = 3
+    folder: Path,
+    step: int,
+    groups: Mapping[str, Mapping[str, Tensor]],
+    meta: Mapping[str, Any],
+    keep: int = 3,
+    *,
+    pages: Mapping[str, Pages] | None = None,
+    base: Path | None = None,
 ) -> Path:
     """Write `<folder>/checkpoints/<step>/`, then remove all but the `keep` newest; the new folder is returned.
 
     `folder` is the run's own. `meta` is anything that JSON holds (a NaN in it becomes null). A checkpoint of a later
     step is removed too: a run that went back to an earlier one has given up that future, and must not resume from it.
+
+    `pages` are large tensors, of which only what has changed since the checkpoint `base` is written. That must be the
+    one that this very memory was saved to or loaded from last: in another one the same version may mean other bytes.
     """
     if keep < 1:
         raise PasselError(f"a run cannot keep {keep} checkpoints. Keep at least 1.")
@@ -74,10 +102,13 @@ def save(
     try:
         checkpoints.mkdir(exist_ok=True)
         _tidy(checkpoints)
+        shared = _read_base(base)
+        plan = plan_pages(pages or {}, shared.index, shared.index.usable(shared.path, shared.files))
+        needed += plan.nbytes
         _check_space(checkpoints, needed)
         aside = checkpoints / f"{_WRITING}{secrets.token_hex(8)}"
         aside.mkdir()
-        _write(aside, step, groups, meta)
+        _write(aside, step, groups, meta, plan, shared)
         _put_in_place(aside, final)
     except BaseException as error:
         with suppress(OSError):
@@ -95,14 +126,20 @@ def save(
 def load(path: Path) -> Checkpoint:
     """Read one checkpoint after verifying every file of it against the manifest, or raise BrokenCheckpoint."""
     manifest = _read_manifest(path / MANIFEST)
+    index = _page_index(path, manifest)
     groups = {}
     for name, facts in manifest["files"].items():
         _verify(path / name, facts)
+        if name in index.sizes:
+            continue
         try:
             groups[name.removesuffix(".safetensors")] = load_file(path / name)
         except (SafetensorError, OSError, ValueError) as error:
             raise BrokenCheckpoint(f"{path / name} is not a .safetensors file ({error})") from error
-    return Checkpoint(path, manifest["step"], manifest["meta"], groups)
+    lost = missing_page(path, index)
+    if lost is not None:
+        raise BrokenCheckpoint(lost)
+    return Checkpoint(path, manifest["step"], manifest["meta"], groups, index)
 
 
 def latest(folder: Path, report: Callable[[str], None]) -> Checkpoint | None:
@@ -131,6 +168,22 @@ def _load_step(path: Path, step: int) -> Checkpoint:
     return found
 
 
+def _page_index(path: Path, manifest: Mapping[str, Any]) -> PageIndex:
+    try:
+        return PageIndex.from_json(manifest.get("pages"), manifest["files"])
+    except ValueError as error:
+        raise BrokenCheckpoint(f"{path / MANIFEST} is damaged: {error}") from error
+
+
+def _read_base(path: Path | None) -> _Base:
+    """What there is to share; nothing, if the earlier checkpoint can no longer be trusted."""
+    if path is not None:
+        with suppress(BrokenCheckpoint):
+            manifest = _read_manifest(path / MANIFEST)
+            return _Base(path, manifest["files"], _page_index(path, manifest))
+    return _Base(Path(), {}, PageIndex())
+
+
 def _bytes_needed(groups: Mapping[str, Mapping[str, Tensor]], meta: Mapping[str, Any]) -> int:
     tensors = sum(t.numel() * t.element_size() for group in groups.values() for t in group.values())
     return tensors + len(json_text(meta).encode()) + _SLACK
@@ -154,15 +207,31 @@ def _explained(error: OSError, folder: Path, needed: int) -> PasselError:
     )
 
 
-def _write(aside: Path, step: int, groups: Mapping[str, Mapping[str, Tensor]], meta: Mapping[str, Any]) -> None:
+def _write(
+    aside: Path,
+    step: int,
+    groups: Mapping[str, Mapping[str, Tensor]],
+    meta: Mapping[str, Any],
+    plan: PagePlan,
+    base: _Base,
+) -> None:
     """All files of a checkpoint into `aside`, durable when this returns."""
-    files = {}
+    files: dict[str, Any] = {}
     for group, tensors in groups.items():
         name = f"{group}.safetensors"
         if not _GROUP_FILE.fullmatch(name):
             raise ValueError(f"a group of tensors cannot be called {group!r}: letters, digits, _ and - only")
         files[name] = asdict(write_tensors(aside / name, tensors))
+    for name in sorted(plan.files):
+        share(base.path / name, aside / name)
+        files[name] = base.files[name]
+    fresh = f"pages-{secrets.token_hex(8)}.safetensors"
+    if plan.fresh:
+        files[fresh] = asdict(write_tensors(aside / fresh, {key: page for key, (_, page) in plan.fresh.items()}))
+    index = plan.index(fresh, base.index.sizes)
     manifest = {"format": FORMAT, "step": step, "passel": version("passel"), "meta": meta, "files": files}
+    if index.places:
+        manifest["pages"] = index.as_json()
     replace_file(aside / MANIFEST, json_text(manifest, indent=2) + "\n")  # this also fsyncs the folder
 
 
@@ -175,7 +244,7 @@ def _put_in_place(aside: Path, final: Path) -> None:
     if final.exists():
         os.rename(final, replaced)
     os.rename(aside, final)
-    fsync_folder(final.parent)
+    fsync_path(final.parent)
     shutil.rmtree(replaced, ignore_errors=True)
 
 

@@ -44,9 +44,9 @@ def write_all(fd: int, data: bytes) -> None:
         view = view[os.write(fd, view) :]
 
 
-def fsync_folder(folder: Path) -> None:
-    """Make the names in `folder` durable: a rename is only on disk once its folder is."""
-    fd = os.open(folder, os.O_RDONLY)
+def fsync_path(path: Path) -> None:
+    """Make a file's bytes, or a folder's names, durable: a rename is only on disk once its folder is."""
+    fd = os.open(path, os.O_RDONLY)
     try:
         os.fsync(fd)
     finally:
@@ -71,4 +71,4 @@ def replace_file(path: Path, text: str) -> None:
         with suppress(OSError):
             aside.unlink()
         raise
-    fsync_folder(path.parent)
+    fsync_path(path.parent)

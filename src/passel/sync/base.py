@@ -127,7 +127,7 @@ class Sync(ABC):
         limit = self.settings.max_grad_norm
         if limit is not None:
             # numpy's product of small vectors costs a tenth; of large ones it wakes threads of its own, which then
-            # fight torch's for the cores (an update of a convolutional network took twice as long on two cores).
+            # fight torch's for the cores.
             vector: Any = grads.numpy() if grads.is_cpu and len(grads) <= ONE_THREAD else grads
             norm = math.sqrt(float(vector.dot(vector)))
             if norm > limit:

@@ -34,7 +34,8 @@ class Policy:
 
     def moved_to(self, spec: EnvSpec) -> Policy:
         """The same policy, for another environment that it can play."""
-        looks, actions = spec.obs_shape == self.spec.obs_shape, spec.n_actions == self.spec.n_actions
+        looks = spec.obs_shape == self.spec.obs_shape
+        actions = (spec.n_actions, spec.action_bounds) == (self.spec.n_actions, self.spec.action_bounds)
         if not (looks and actions and spec.obs_dtype == self.spec.obs_dtype):
             raise PasselError(
                 f"{spec.id} shows {spec.obs_shape} of {spec.obs_dtype} and has {spec.n_actions} actions, and this "

@@ -106,6 +106,43 @@ PRESETS: dict[tuple[str, str], dict[str, Any]] = {
         "epsilon": 0.05,
         "fetch_every": 10,
     },
+    # A memory of recent steps, and a discount that sees the landing from the start. bench/awr.py trains all of these.
+    ("awr", "LunarLander-v3"): {
+        "gamma": 0.999,
+        "td_lambda": 0.98,
+        "capacity": 20_000,
+        "reward_scale": 0.1,
+    },
+    # The same, with a narrower spread to begin with. It learns to fly; within 200,000 steps it seldom lands: use PPO.
+    ("awr", "LunarLanderContinuous-v3"): {
+        "gamma": 0.999,
+        "td_lambda": 0.98,
+        "capacity": 20_000,
+        "reward_scale": 0.1,
+        "log_std": -1.0,
+    },
+    ("awr", "CartPole-v1"): {"horizon": 64, "policy_updates": 100, "capacity": 20_000},
+    ("awr", "Pendulum-v1"): {"gamma": 0.95, "reward_scale": 0.1, "steps": 100_000},
+    ("ppo", "Pendulum-v1"): {
+        "gamma": 0.95,
+        "reward_scale": 0.1,
+        "horizon": 64,
+        "epochs": 8,
+        "lr": 1e-3,
+        "entropy": 0.0,
+        "steps": 200_000,
+    },
+    # As for the lander with discrete actions.
+    ("ppo", "LunarLanderContinuous-v3"): {
+        "horizon": 64,
+        "minibatches": 8,
+        "gamma": 0.999,
+        "gae_lambda": 0.98,
+        "lr": 1.5e-3,
+        "lr_end": 3e-4,
+        "lr_steps": 400_000,
+        "steps": 1_000_000,
+    },
     # The network of the C++ Tetris that this grew from: 1,548,352 weights, not counting biases and the policy's
     # head. NES Tetris from pixels is not solved by it, nor by anybody we know of.
     ("ppo", "tetris"): {

@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import resource
 import time
 from collections import deque
 from typing import TYPE_CHECKING, Any
@@ -40,7 +41,20 @@ def limit_threads(peer: str, threads: int) -> None:
 def make_envs(env: str, count: int) -> Any:
     from stable_baselines3.common.vec_env import DummyVecEnv
 
+    if env.startswith("ALE/"):
+        return make_atari(env, count)
     return DummyVecEnv([lambda: gym.make(env)] * count)
+
+
+def make_atari(env: str, count: int) -> Any:
+    """As the library's own documentation makes them: no sticky actions, lives, clipped rewards, stacks of four."""
+    import ale_py
+    from stable_baselines3.common.env_util import make_atari_env
+    from stable_baselines3.common.vec_env import VecFrameStack
+
+    gym.register_envs(ale_py)
+    plain: dict[str, Any] = {"frameskip": 1, "repeat_action_probability": 0.0}
+    return VecFrameStack(make_atari_env(env, count, env_kwargs=plain), n_stack=4)
 
 
 def make_callback(on_step: Any) -> Any:
@@ -70,6 +84,11 @@ def make_dqn(peer: str, said: argparse.Namespace) -> Any:
         "device": "cpu",
     }
     envs = make_envs(said.env, said.envs)
+    if said.env.startswith("ALE/"):  # one update for every four steps
+        from stable_baselines3 import DQN
+
+        settings |= {"train_freq": 4, "gradient_steps": said.envs}
+        return DQN("CnnPolicy", envs, max_grad_norm=10, **settings)
     if peer == "sb3":
         from stable_baselines3 import DQN
 
@@ -112,11 +131,18 @@ def speed(peer: str, said: argparse.Namespace) -> dict[str, Any]:
         "updates_per_second": (more_updates - updates) * each / (end - start),
         "envs": said.envs,
         "threads": said.threads,
+        "peak_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e6,
     }
 
 
 def make_ppo(peer: str, said: argparse.Namespace) -> Any:
-    """The settings that RL Baselines3 Zoo has for LunarLander."""
+    """The settings that RL Baselines3 Zoo has for LunarLander, and for Atari."""
+    if said.env.startswith("ALE/"):
+        from stable_baselines3 import PPO
+
+        atari: dict[str, Any] = {"n_steps": 128, "batch_size": 256, "n_epochs": 4, "ent_coef": 0.01, "clip_range": 0.1}
+        envs = make_envs(said.env, said.envs)
+        return PPO("CnnPolicy", envs, learning_rate=2.5e-4, vf_coef=0.5, seed=said.seed, device="cpu", **atari)
     settings: dict[str, Any] = {
         "n_steps": 1024,
         "batch_size": 64,

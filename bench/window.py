@@ -35,7 +35,10 @@ class Window:
         self.done = False
 
     def report(self, report: Report) -> None:
-        if self.done or not all(row.updates for row in report.workers):
+        # Of workers that are actors and learners at once all must learn; of those that are apart, somebody.
+        learning = [row.updates > 0 for row in report.workers]
+        apart = any(row.updates and not row.steps for row in report.workers)
+        if self.done or not (any(learning) if apart else all(learning)):
             return
         if self._learning_since is None:
             self._learning_since = report.seconds
@@ -59,7 +62,7 @@ class Window:
 def measure(settings: Mapping[str, Any], warm: float, seconds: float) -> dict[str, Any]:
     window = Window(warm, seconds)
     with tempfile.TemporaryDirectory(prefix="passel-bench-") as folder:
-        api.train(view=window, **{**ENDLESS, **settings, "out": str(Path(folder) / "run")})
+        run = api.train(view=window, **{**ENDLESS, **settings, "out": str(Path(folder) / "run")})
     if not window.done:
         raise SystemExit("the run ended before the window did")
     first, last = window.reports[0], window.reports[-1]
@@ -69,6 +72,7 @@ def measure(settings: Mapping[str, Any], warm: float, seconds: float) -> dict[st
         "steps_per_second": (last.steps - first.steps) / gone,
         "updates_per_second": (last.updates - first.updates) / gone,
         "staleness": last.staleness,
+        "peak_mb": run.summary.peak_rss_mb,
         "shares": mean_shares([report.shares for report in window.reports[1:]]),
         "settings": dict(settings),
     }

@@ -44,11 +44,18 @@ ROLLOUT: dict[str, Any] = {"horizon": 8}
 TRAJECTORIES: dict[str, Any] = {"horizon": 8, "critic_updates": 3, "policy_updates": 5, "capacity": 200, "batch": 16}
 
 
+#: What is DQN's alone, and what stands in its place where one memory is everybody's.
+ALONE = ("updates_per_step", "epsilon_steps")
+SHARED: dict[str, Any] = {"samples_per_insert": 4.0, "fetch_every": 10}
+
+
 def settings_for(**changes: Any) -> dict[str, Any]:
     algorithm = ALGORITHMS.get(changes.get("algo", "dqn"))
     small = dict(SMALL)
-    if algorithm is not None and algorithm.diet != "replay":
-        own = {"rollout": ROLLOUT, "trajectories": TRAJECTORIES}[algorithm.diet]
+    if algorithm is not None and algorithm.diet == "shared":
+        small = {key: value for key, value in SMALL.items() if key not in ALONE} | SHARED
+    elif algorithm is not None and algorithm.diet != "replay":
+        own = {"rollout": ROLLOUT, "slots": ROLLOUT, "trajectories": TRAJECTORIES}[algorithm.diet]
         small = {key: value for key, value in SMALL.items() if key not in REPLAY} | own
     return {**small, **changes}
 

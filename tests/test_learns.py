@@ -206,6 +206,16 @@ ON_POLICY: dict[str, dict[str, Any]] = {
     "ppo, a clipped critic": {"algo": "ppo", "horizon": 32, "lr": 3e-3, "value_clip": 0.2},
     "ppo, raw advantages": {"algo": "ppo", "horizon": 32, "lr": 3e-3, "normalise": False},
     "ppo, allreduce": {"algo": "ppo", "horizon": 32, "lr": 3e-3, "sync": "allreduce", "workers": 2},
+    "impala": {"algo": "impala", "horizon": 8, "lr": 3e-3},
+    "impala, old rollouts": {"algo": "impala", "horizon": 8, "lr": 3e-3, "workers": 3, "slots": 4},
+    "impala, two learners": {
+        "algo": "impala",
+        "horizon": 8,
+        "lr": 3e-3,
+        "workers": 4,
+        "learners": 2,
+        "sync": "allreduce",
+    },
     "ppo, sync every 4": {"algo": "ppo", "horizon": 32, "lr": 3e-3, "sync": "hogwild", "workers": 2, "sync_every": 4},
 }
 
@@ -235,12 +245,65 @@ class TestOnPolicy:
         assert (found < torch.tensor(CORRIDOR_VALUES) + 0.15).all()
         assert (found > torch.tensor(CORRIDOR_VALUES) - 0.45).all()
 
-    @pytest.mark.parametrize("algo", ["a3c", "ppo"])
+    @pytest.mark.parametrize("algo", ["a3c", "ppo", "impala", "impala, old rollouts"])
     def test_truncation_is_not_termination(self, algo: str) -> None:
         """Reward 1 for ever, cut every 10 steps: worth 10. Who takes the cut for an end finds 5.3 or so."""
         policy = learn_on_policy(TRAP, **ON_POLICY[algo], steps=12000)
         assert (worth(policy, torch.ones(1, 1)) > 9.0).all()
         assert (worth(policy, torch.ones(1, 1)) < 10.5).all()
+
+
+def learn_apart(env: str, **changes: Any) -> Policy:
+    """Ape-X with the settings of the other learners here, as far as it has them."""
+    own = ("updates_per_step", "epsilon_steps", "epsilon_end")
+    asked = {key: value for key, value in LEARNER.items() if key not in own}
+    plan = small_plan(algo="apex", env=env, **{**asked, "samples_per_insert": 16.0, "fetch_every": 5, **changes})
+    arena = new_arena(plan)
+    run_over(plan, arena)
+    return Policy(plan.algorithm, plan.numbers, plan.spec, {"q": arena["sync/q/vector"]})
+
+
+class TestApex:
+    @pytest.mark.parametrize("workers", [1, 2, 4])
+    @pytest.mark.parametrize("switch", [{}, {"n_step": 3}, {"prioritized": False}], ids=str)
+    def test_the_corridor_is_walked_straight(self, workers: int, switch: dict[str, Any]) -> None:
+        policy = learn_apart(CORRIDOR, workers=workers, **switch)
+        assert 0.59 < mean_return(policy.act, CORRIDOR) < 0.61
+        found = values(policy, torch.eye(6)[:5]).max(dim=1).values
+        torch.testing.assert_close(found, torch.tensor(CORRIDOR_VALUES), rtol=0, atol=0.12)
+
+    @pytest.mark.parametrize("n_step", [1, 3])
+    def test_truncation_is_not_termination(self, n_step: int) -> None:
+        found = values(learn_apart(TRAP, workers=2, lr=1e-2, target_every=10, n_step=n_step), torch.ones(1, 1))
+        assert (found > 9.0).all()
+        assert (found < 10.5).all()
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"algo": "impala", "steps": 300_000},
+        {"algo": "apex", "steps": 100_000, "hidden": [64, 64], "warmup": 500, "lr": 2e-3, "n_step": 6, "envs": 8},
+    ],
+    ids=["impala", "apex"],
+)
+def test_an_actor_and_a_learner_learn_cart_pole_in_two_processes(tmp_path: Path, changes: dict[str, Any]) -> None:
+    run = passel.train(
+        "CartPole-v1",
+        place="processes",
+        backend="gymnasium",
+        workers=2,
+        solved_at=150.0,
+        eval_episodes=50,
+        tensorboard=False,
+        quiet=True,
+        out=str(tmp_path / "run"),
+        **changes,
+    )
+    assert run.summary.status == "solved", (run.summary, (run.path / "events.jsonl").read_text())
+    assert run.summary.eval is not None
+    assert 150 <= run.summary.eval.mean <= 500
+    assert 120 <= mean_return(run.policy.act, "CartPole-v1") <= 500
 
 
 AWR: dict[str, Any] = {

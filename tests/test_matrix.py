@@ -22,6 +22,7 @@ from small import AIM, CORRIDOR, new_arena, run_over, settings_for, small_plan
 
 REPLAYING = [name for name, algorithm in ALGORITHMS.items() if algorithm.diet == "replay"]
 ON_POLICY = [name for name, algorithm in ALGORITHMS.items() if algorithm.diet == "rollout"]
+APART = [name for name, algorithm in ALGORITHMS.items() if algorithm.apart]
 KEEPING = [name for name, algorithm in ALGORITHMS.items() if algorithm.diet == "trajectories"]
 CONTINUOUS = [name for name, algorithm in ALGORITHMS.items() if algorithm.continuous]
 CELLS = list(product(REPLAYING, SCHEMES, PLACEMENTS, (1, 2), ("local", "global"), (False, True)))
@@ -94,6 +95,92 @@ def test_inline_every_on_policy_cell_runs(algo: str, sync: str, workers: int) ->
         assert not torch.equal(now, vector)
         counted = updates[0] if SCHEMES[sync].collective else updates.sum()
         assert plan.schemes[name].version(arena.below(f"sync/{name}")) == counted
+
+
+@pytest.mark.parametrize(("workers", "learners"), [(1, 1), (2, 1), (3, 1), (3, 2), (4, 2)])
+@pytest.mark.parametrize("sync", SCHEMES)
+@pytest.mark.parametrize("algo", APART)
+def test_inline_every_cell_with_actors_apart_runs(algo: str, sync: str, workers: int, learners: int) -> None:
+    asked = {"algo": algo, "sync": sync, "place": "inline", "workers": workers, "learners": learners, "steps": 400}
+    reason = why_not(sync, "inline", workers, algo=algo, learners=learners)
+    assert (reason is not None) == (learners == 2 and (algo == "apex" or sync == "solo" or workers == 3))
+    if reason:
+        with pytest.raises(passel.PasselError) as caught:
+            small_plan(**asked)
+        assert str(caught.value) == reason
+        assert "Use --" in reason
+        return
+    plan = small_plan(**asked)
+    arena = new_arena(plan)
+    before = {name: arena[f"sync/{name}/vector"].clone() for name in plan.schemes}
+    run_over(plan, arena)
+    updates = Board(arena.below("board")).column("updates")
+    for name, vector in before.items():
+        now = arena[f"sync/{name}/vector"]
+        assert torch.isfinite(now).all()
+        assert not torch.equal(now, vector)
+        counted = updates[0] if SCHEMES[sync].collective else updates.sum()
+        assert plan.schemes[name].version(arena.below(f"sync/{name}")) == counted
+
+
+@pytest.mark.parametrize(
+    "cell",
+    [
+        {"algo": "impala", "workers": 2},
+        {"algo": "impala", "workers": 1},
+        {"algo": "impala", "workers": 4, "learners": 2},
+        {"algo": "impala", "workers": 4, "learners": 2, "sync": "hogwild"},
+        {"algo": "impala", "workers": 2, "sync": "server", "shards": 2},
+        {"algo": "apex", "workers": 3},
+        {"algo": "apex", "workers": 2, "prioritized": False, "sync": "locked"},
+    ],
+    ids=lambda cell: "-".join(map(str, cell.values())),
+)
+def test_in_processes_a_cell_with_actors_apart_runs(cell: dict[str, Any], tmp_path: Path) -> None:
+    run = passel.train(**settings_for(**cell, place="processes", steps=1200, out=str(tmp_path / "run")))
+    assert run.summary.status == "finished"
+    assert run.summary.steps >= 1200
+    assert run.summary.updates > 10
+    assert run.summary.eval is not None
+    text = (run.path / "metrics.jsonl").read_text()
+    line = [json.loads(line, parse_constant=pytest.fail) for line in text.splitlines()][-1]
+    names = {row["name"] for row in line["workers"]}
+    learners = {f"learner {rank}" for rank in range(cell.get("learners", 1))} if cell["workers"] > 1 else {"worker 0"}
+    assert learners <= names
+    assert len(names) == cell["workers"]
+    assert set(line["scalars"]) == {"loss", *small_plan(**cell).scalar_names}
+    if cell["algo"] == "apex":
+        assert line["scalars"]["samples_per_insert"] == pytest.approx(4.0, rel=0.2)
+
+
+def test_learners_are_for_algorithms_that_keep_actors_apart() -> None:
+    with pytest.raises(passel.PasselError, match=r"--learners 2 has no effect on dqn.*impala, apex"):
+        small_plan(learners=2, workers=4)
+
+
+def test_the_usual_scheme_of_actors_apart_needs_no_word() -> None:
+    for learners, expected in ((1, "solo"), (2, "allreduce")):
+        config, _ = resolve_config(settings_for(algo="impala", learners=learners))
+        assert config.sync == expected
+        assert config.workers >= 2 * learners if learners > 1 else config.workers >= 1
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ({"algo": "impala", "slots": 1, "batch": 3, "workers": 3}, "--slots 1 .* --batch 3"),
+        ({"algo": "apex", "epsilon_steps": 5}, "--epsilon-steps has no effect without --algo dqn"),
+        ({"algo": "apex", "memory": "local"}, "--memory has no effect without --algo dqn"),
+        ({"algo": "apex", "updates_per_step": 0.5}, "--updates-per-step has no effect without --algo dqn"),
+        ({"algo": "impala", "split": True}, "--split has no effect without --algo a3c"),
+        ({"algo": "impala", "env": "levels:procgen:coinrun"}, "set of levels .* --algo ppo or a3c"),
+        ({"algo": "apex", "samples_per_insert": 0.0}, "--samples-per-insert is 0.0"),
+    ],
+    ids=lambda value: "" if isinstance(value, str) else "-".join(map(str, value.values())),
+)
+def test_what_has_no_effect_where_actors_are_apart_is_refused(asked: dict[str, Any], said: str) -> None:
+    with pytest.raises(passel.PasselError, match=said):
+        resolve_config(settings_for(**asked))
 
 
 @pytest.mark.parametrize("sync", [name for name in SCHEMES if name != "solo"])

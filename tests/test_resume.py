@@ -19,7 +19,7 @@ from passel.run import checkpoint
 from passel.run.checkpoint import Checkpoint
 from passel.run.folder import RunFolder
 from passel.types import Episode
-from small import REPLAY
+from small import ALONE, REPLAY
 
 SMALL: dict[str, Any] = {
     "env": "CartPole-v1",
@@ -74,6 +74,15 @@ ON_POLICY: dict[str, dict[str, Any]] = {
     "ppo-server": {"algo": "ppo", "sync": "server", "shards": 2, "horizon": 20, "epochs": 3, "minibatches": 2},
     "ppo-vectors": {"algo": "ppo", "sync": "hogwild", "horizon": 20, "epochs": 3, "minibatches": 2, **AIM},
     "ppo-corridor": {"algo": "ppo", "sync": "allreduce", "horizon": 20, "epochs": 3, "minibatches": 2, **CORRIDOR},
+}
+#: Rounds in which a learner goes first, and actors after it, some of whom find no room: a checkpoint falls anywhere.
+APART: dict[str, dict[str, Any]] = {
+    "impala-alone": {"algo": "impala", "workers": 1, "horizon": 7, "batch": 2},
+    "impala": {"algo": "impala", "workers": 3, "horizon": 7, "fetch_every": 3},
+    "impala-two-learners": {"algo": "impala", "workers": 5, "learners": 2, "horizon": 5, **CORRIDOR},
+    "apex-alone": {"algo": "apex", "workers": 1, "n_step": 3},
+    "apex": {"algo": "apex", "workers": 3, "n_step": 3, "fetch_every": 7, "samples_per_insert": 3.0},
+    "apex-uniform": {"algo": "apex", "workers": 2, "prioritized": False, **CORRIDOR},
 }
 #: Lessons of 7 updates, memories that wrap around, and checkpoints between two updates of either network.
 KEEPING: dict[str, dict[str, Any]] = {
@@ -133,13 +142,15 @@ def assert_same_run(one: Path, other: Path) -> None:
 def settings_of(case: str) -> dict[str, Any]:
     if case in CASES:
         return {**SMALL, **CASES[case]}
-    return {key: value for key, value in SMALL.items() if key not in REPLAY} | (ON_POLICY | KEEPING)[case]
+    if case.startswith("apex"):
+        return {key: value for key, value in SMALL.items() if key not in ALONE} | APART[case]
+    return {key: value for key, value in SMALL.items() if key not in REPLAY} | (ON_POLICY | KEEPING | APART)[case]
 
 
-@pytest.mark.parametrize("case", [*CASES, *ON_POLICY, *KEEPING])
+@pytest.mark.parametrize("case", [*CASES, *ON_POLICY, *KEEPING, *APART])
 def test_resumed_equals_uninterrupted(case: str, tmp_path: Path) -> None:
     whole = passel.train(**settings_of(case), out=str(tmp_path / "whole"))
-    name = "q" if case in CASES else "policy"
+    name = "q" if case in CASES or case.startswith("apex") else "policy"
     steps = steps_of(whole.path)
     assert len(steps) >= 4
     for cut in steps[:-1]:

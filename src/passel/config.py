@@ -38,6 +38,9 @@ class RunConfig:
     sync: str = option("hogwild", "How the learners share the parameters: solo, locked, hogwild, server or allreduce.")
     place: str = option("processes", "Where the workers run: inline (one process, deterministic) or processes.")
     workers: int = option(0, "Workers; 0 means one for each usable core (1 under solo).")
+    learners: int = option(
+        1, "Of several workers, how many only learn, where an algorithm has actors apart (impala, apex)."
+    )
     steps: int = option(0, "Stop after this many agent steps in all workers together; 0 means the preset's number.")
     seed: int = option(1, "Seed of all random streams.")
     out: str = option("", "Folder of the run; empty means a new one below runs/.")

@@ -11,9 +11,8 @@ from torch import Tensor, nn
 
 from passel.algos.base import Algorithm
 from passel.clock import Clock
-from passel.data.experience import Experience
 from passel.sync.base import Costs, NonFiniteError, Sync
-from passel.types import PasselError
+from passel.types import Floats, PasselError
 
 
 class Partner(Protocol):
@@ -28,14 +27,22 @@ class Partner(Protocol):
         """Return when that is done."""
 
 
+class Draws(Protocol):
+    """Where batches come from: experience, or the learner's side of it."""
+
+    def batch(self, steps_so_far: int) -> Any: ...
+    def feedback(self, batch: Any, td_abs: Floats | None) -> None: ...
+    def abandon(self) -> None: ...
+
+
 class Learner:
-    """One update at a time: pull, draw, differentiate, push. Runs in: each worker."""
+    """One update at a time: pull, draw, differentiate, push. Runs in: each learner."""
 
     def __init__(
         self,
         algo: Algorithm,
         syncs: Mapping[str, Sync],
-        experience: Experience,
+        experience: Draws,
         clock: Clock,
         partner: Partner | None = None,
     ) -> None:

@@ -201,7 +201,7 @@ class Supervisor:
         seconds = moved[:, [COLUMNS[stage] for stage in STAGES]]
         rows = tuple(
             WorkerRow(
-                name=f"worker {rank}",
+                name=self._plan.cast.name(rank),
                 state=State(self._board.states[rank]).name.lower(),
                 steps=int(counters[rank, COLUMNS["steps"]]),
                 updates=int(counters[rank, COLUMNS["updates"]]),
@@ -212,7 +212,8 @@ class Supervisor:
             for rank in range(self._plan.workers)
         )
         steps, total = int(counters[:, COLUMNS["steps"]].sum()), self._plan.config.steps
-        collective = self._plan.workers if any(s.collective for s in self._plan.schemes.values()) else 1
+        learners = counters[list(self._plan.cast.learners)]
+        collective = len(learners) if any(s.collective for s in self._plan.schemes.values()) else 1
         return Report(
             steps=steps,
             frames=steps * self._plan.spec.frame_skip,
@@ -222,9 +223,9 @@ class Supervisor:
             return_mean_100=self._mean_return(),
             steps_per_second=float(moved[:, COLUMNS["steps"]].sum() / gone),
             updates_per_second=float(moved[:, COLUMNS["updates"]].sum() / gone) / collective,
-            staleness=float(counters[:, COLUMNS["staleness"]].mean()),
+            staleness=float(counters[list(self._plan.measures_staleness), COLUMNS["staleness"]].mean()),
             shares=_shares(seconds.sum(axis=0)),
-            scalars={"loss": float(counters[:, COLUMNS["loss"]].mean()), **self._scalars()},
+            scalars={"loss": float(learners[:, COLUMNS["loss"]].mean()), **self._scalars()},
             workers=rows,
             total_steps=total,
             solved_at=self.threshold,
@@ -234,7 +235,7 @@ class Supervisor:
 
     def _scalars(self) -> dict[str, float]:
         """The algorithm's own numbers, the mean over the workers that have them yet."""
-        columns = ((name, self._board.scalar(i)) for i, name in enumerate(self._plan.algorithm.scalar_names))
+        columns = ((name, self._board.scalar(i)) for i, name in enumerate(self._plan.scalar_names))
         known = ((name, column[np.isfinite(column)]) for name, column in columns)
         return {name: float(column.mean()) for name, column in known if len(column)}
 

@@ -160,6 +160,25 @@ class Minibatch:
 
 
 @dataclass(frozen=True)
+class Rollouts:
+    """B rollouts of T steps in N environments, as they were acted; an older policy may have done it.
+
+    `obs`, and `last_obs`, which follow them, are flat: [B * T * N, ...] and [B * N, ...]. The rest is [B, T, N]: `logp`
+    of the policy that acted, and `weight`, 0 where a row is no transition; actions may be vectors, [B, T, N, A].
+    `discount` is 0 where an episode ended, by either way; at a truncation the value of the true last observation is
+    part of the reward.
+    """
+
+    obs: Array
+    last_obs: Array
+    action: Array
+    logp: Floats
+    reward: Floats
+    discount: Floats
+    weight: Floats
+
+
+@dataclass(frozen=True)
 class Account:
     """What the critic makes of old trajectories: the return that each step led to, and how much better that is than
     what the critic expected; both [T, N].

@@ -256,3 +256,26 @@ def test_mistakes_are_named(numbered) -> None:
         PrioritisedReplay(tensors, alpha=-1)
     memory.update_priorities(np.empty(0, np.int64), np.empty(0))
     memory.check_valid()
+
+
+@pytest.mark.parametrize("start", [0, 5])
+def test_who_knows_how_surprising_a_newcomer_is_says_so(numbered, start) -> None:
+    """Also where the ring wraps, and where more come at once than there is room for."""
+    told, silent = make(arena(8)), make(arena(8))
+    for memory in (told, silent):
+        memory.add(numbered(0, start))
+    td = np.linspace(0.5, 6, 12)
+    told.add(numbered(100, 12), td)
+    silent.add(numbered(100, 12))
+    silent.update_priorities(np.arange(start, start + 12), td)
+    told.check_valid()
+    np.testing.assert_allclose(told._tree.leaves, silent._tree.leaves)
+    told.add(numbered(200, 1))
+    assert told._tree.leaves.max() == pytest.approx((6 + EPS) ** ALPHA), "a newcomer of whom nothing is known"
+
+
+def test_a_newcomer_s_surprise_must_be_a_number(numbered) -> None:
+    memory = make(arena(8))
+    with pytest.raises(PasselError, match="not finite"):
+        memory.add(numbered(0, 2), np.array([1.0, np.nan]))
+    assert len(memory) == 0

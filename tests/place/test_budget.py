@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 import torch
 
+from passel.place import budget
 from passel.place.budget import at_most, threads_per_worker, tiny_is_zero, usable_cores
 
 
@@ -29,3 +31,19 @@ def test_vectors_get_one_thread_images_their_part_and_the_user_is_obeyed() -> No
     assert threads_per_worker(1, (4, 84, 84)) == usable_cores()
     assert threads_per_worker(10_000, (4, 84, 84)) == 1
     assert threads_per_worker(2, (8,), asked=3) == 3
+
+
+@pytest.mark.parametrize(
+    ("cores", "workers", "learners", "expected"),
+    [(2, 2, 1, 1), (8, 5, 1, 4), (8, 2, 1, 4), (8, 8, 2, 1), (16, 6, 2, 4)],
+)
+def test_a_learner_of_images_has_what_the_actors_leave(
+    monkeypatch: pytest.MonkeyPatch, cores: int, workers: int, learners: int, expected: int
+) -> None:
+    monkeypatch.setattr(budget, "usable_cores", lambda: cores)
+    each = budget.threads_per_worker(workers, (4, 84, 84))
+    found = budget.threads_of_learner(workers - learners, learners, each, (4, 84, 84))
+    assert found == expected
+    assert each * (workers - learners) + found * learners <= max(cores, workers)
+    assert budget.threads_of_learner(workers - learners, learners, 1, (8,)) == 1
+    assert budget.threads_of_learner(workers - learners, learners, 3, (4, 84, 84), asked=3) == 3

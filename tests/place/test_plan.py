@@ -58,7 +58,7 @@ def test_workers_begin_alike_and_see_different_experience() -> None:
     arena = new_arena(plan)
     links = plan.links(InlineKit())
     workers = [plan.build_worker(arena, links, rank) for rank in range(2)]
-    observations = [worker._actor._obs for worker in workers]
+    observations = [worker.role._actor._obs for worker in workers]
     draws = [[stream.rng.random() for stream in worker._streams] for worker in workers]
     assert (observations[0] != observations[1]).all()
     assert len({number for pair in draws for number in pair}) == 4

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from passel.algos.a3c import A3C
+from passel.algos.apex import Apex
 from passel.algos.awr import AWR
 from passel.algos.base import Algorithm
 from passel.algos.dqn import DQN
+from passel.algos.impala import Impala
 from passel.algos.ppo import PPO
 
-ALGORITHMS: dict[str, type[Algorithm]] = {algorithm.name: algorithm for algorithm in (DQN, A3C, PPO, AWR)}
+ALGORITHMS: dict[str, type[Algorithm]] = {algorithm.name: algorithm for algorithm in (DQN, A3C, PPO, AWR, Impala, Apex)}

@@ -6,11 +6,11 @@ import math
 from abc import abstractmethod
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from passel.algos.base import Algorithm, Loss
+from passel.algos.base import Algorithm, DietName, Loss
 from passel.arena import Spec, Tensors
 from passel.config import option
 from passel.maths.policies import Categorical, Gaussian, Head
@@ -120,7 +120,7 @@ class PolicyAndCritic(Algorithm):
 class ActorCritic(PolicyAndCritic):
     """Learns from rollouts that its critic has judged."""
 
-    diet = "rollout"
+    diet: ClassVar[DietName] = "rollout"
 
     def _make_nets(self, spec: EnvSpec) -> ActorAndCritic:
         if is_joined(self._config, spec):
@@ -139,7 +139,7 @@ class ActorCritic(PolicyAndCritic):
         advantage = gae(reward, discount, value, self.values(last_obs), self._config.gae_lambda)
         return Judgement(value, logp, advantage)
 
-    def loss(self, batch: Minibatch, progress: float = 0.0) -> Loss:
+    def loss(self, batch: Any, progress: float = 0.0) -> Loss:
         told = 0.0
 
         def policy(logits: Floats) -> tuple[float, Floats]:

@@ -18,6 +18,8 @@ from passel.nets.network import AutogradLoss
 from passel.nets.perceptron import RecordedLoss
 from passel.types import Array, EnvSpec, Floats
 
+DietName = Literal["replay", "rollout", "trajectories", "shared", "slots"]
+
 
 @dataclass(frozen=True)
 class Loss:
@@ -34,7 +36,8 @@ class Algorithm(ABC):
         algo = Algorithm(config, spec, tensors)
         for name, flat in algo.flats.items(): ...         # a scheme shares each network, as one vector
 
-        actions = algo.act(obs, step, rng)                # the actor, for N observations at once
+        algo.take_rows(first, total)                      # the actor: which of everybody's environments are its own
+        actions = algo.act(obs, step, rng)                # for N observations at once
 
         algo.refresh(version)                             # the learner: the vector has seen so many updates
         loss = algo.loss(batch, progress)                 # progress: the part of the run that is over, 0 to 1
@@ -47,10 +50,15 @@ class Algorithm(ABC):
     summary: ClassVar[str]
     Config: ClassVar[type[Any]]
     #: How experience reaches it: "replay" (transitions, drawn again and again), "rollout" (fresh, and then forgotten)
-    #: or "trajectories" (whole, and kept).
-    diet: ClassVar[Literal["replay", "rollout", "trajectories"]]
+    #: or "trajectories" (whole, and kept), each within a worker; "shared" (one replay) or "slots" (queued rollouts),
+    #: from actors to learners.
+    diet: ClassVar[DietName]
     #: Whether it can act where actions are vectors, not only where they are a choice.
     continuous: ClassVar[bool] = False
+    #: Whether some workers only act and others only learn, if there are several.
+    apart: ClassVar[bool] = False
+    #: How many may learn; None: any number.
+    most_learners: ClassVar[int | None] = None
     scalar_names: ClassVar[tuple[str, ...]]
     flats: Mapping[str, Flat]
 
@@ -74,6 +82,14 @@ class Algorithm(ABC):
     @abstractmethod
     def refresh(self, version: int) -> None:
         """The networks' vectors were just pulled, and have seen `version` updates."""
+
+    def fetched(self, version: int) -> None:
+        """The same in a worker that only acts."""
+        return
+
+    def take_rows(self, first: int, total: int) -> None:
+        """This copy acts in the environments from `first` on, of `total` in all workers together."""
+        return
 
     @abstractmethod
     def loss(self, batch: Any, progress: float = 0.0) -> Loss: ...

@@ -11,12 +11,12 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 import torch
 
-from passel.algos.base import Algorithm, Loss
+from passel.algos.base import Algorithm, DietName, Loss
 from passel.arena import Spec, Tensors
 from passel.config import option
 from passel.maths.distributional import categorical_projection, expected, support, weighted_kl_and_slope
@@ -94,7 +94,7 @@ class DQN(Algorithm):
     name = "dqn"
     summary = "Q-learning with a target network on replayed experience; double, dueling, n-step, prioritized, C51"
     Config = DQNConfig
-    diet = "replay"
+    diet: ClassVar[DietName] = "replay"
     scalar_names = ("epsilon", "q_mean")
 
     @classmethod

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from passel.arena import Spec, cells
+from passel.data.lag import Lag
 from passel.data.memory import Memory
 from passel.data.nstep import NStep
 from passel.data.stacks import Stacks
@@ -25,6 +26,44 @@ class Experience(Protocol):
     def feedback(self, batch: Any, td_abs: Floats | None) -> None: ...
     def abandon(self) -> None: ...
     def park(self) -> None: ...
+
+
+class Inlet(Protocol):
+    """The actor's side, where somebody else learns."""
+
+    def room(self) -> bool:
+        """Whether there is room for one more step."""
+
+    def push(self, obs: Array, actions: Array, step: Step, steps_so_far: int) -> int: ...
+    def park(self) -> None: ...
+
+
+class Outlet(Protocol):
+    """The learner's side, where somebody else acts."""
+
+    #: By how many versions the policy that acted was older, where that is known.
+    lag: Lag | None
+
+    def due(self) -> bool: ...
+    def batch(self, steps_so_far: int) -> Any: ...
+    def feedback(self, batch: Any, td_abs: Floats | None) -> None: ...
+    def abandon(self) -> None: ...
+    def park(self) -> None: ...
+    def scalars(self) -> list[float]:
+        """Numbers worth plotting."""
+
+
+class Passage:
+    """Both sides in one worker, which acts and learns in turn."""
+
+    def __init__(self, inlet: Inlet, outlet: Outlet) -> None:
+        self._inlet, self._outlet = inlet, outlet
+        self.push, self.due, self.batch = inlet.push, outlet.due, outlet.batch
+        self.feedback, self.abandon, self.scalars = outlet.feedback, outlet.abandon, outlet.scalars
+
+    def park(self) -> None:
+        self._inlet.park()
+        self._outlet.park()
 
 
 class ReplayExperience:

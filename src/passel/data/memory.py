@@ -19,6 +19,7 @@ class Memory(Protocol):
             memory.update_priorities(batch.index, td_abs)
 
     A memory without priorities leaves `batch.index` and `batch.weight` out, and its `update_priorities` does nothing.
+    Whoever knows how surprising new transitions are says so when it adds them, as `td_abs`.
     """
 
     @property
@@ -26,7 +27,7 @@ class Memory(Protocol):
 
     def __len__(self) -> int: ...
 
-    def add(self, transitions: Transitions) -> None: ...
+    def add(self, transitions: Transitions, td_abs: Array | None = None) -> None: ...
 
     def sample(self, n: int, rng: np.random.Generator, beta: float = 1.0) -> Batch: ...
 

@@ -69,16 +69,23 @@ class PrioritisedReplay:
     def capacity(self) -> int:
         return self._ring.capacity
 
-    def add(self, transitions: Transitions) -> None:
-        """Keep these, with the largest priority so far; in a full stripe the oldest go."""
+    def add(self, transitions: Transitions, td_abs: Array | None = None) -> None:
+        """Keep these, as surprising as they are said to be, or else with the largest priority so far; in a full stripe
+        the oldest go.
+        """
         if not len(transitions):
             return
+        surprise = None if td_abs is None else self._surprise(td_abs)
         with self._lock:
             self._mend()
             self._changing[0] = 1
             first, last = self._ring.append(transitions)
             count = np.arange(max(first, last - self._ring.stripe), last)
-            self._tree.set(self._leaves(self._ring.writer, count), self._newcomer())
+            if surprise is None:
+                self._tree.set(self._leaves(self._ring.writer, count), self._newcomer())
+            else:
+                self._tree.set(self._leaves(self._ring.writer, count), surprise[count - first] ** self.alpha)
+                self._highest[0] = max(surprise.max(), self._highest[0])
             self._changing[0] = 0
 
     def sample(self, n: int, rng: np.random.Generator, beta: float = 1.0) -> Batch:
@@ -93,17 +100,14 @@ class PrioritisedReplay:
         """Say how surprising these were; those that were overwritten since they were drawn are passed over."""
         if index is None:
             raise PasselError("these transitions were not drawn by priority. Pass the `index` of the sampled batch.")
-        priority = np.asarray(td_abs, np.float64) + self.eps
-        highest = priority.max(initial=self.eps)
-        if not (priority.min(initial=self.eps) >= self.eps and highest < np.inf):
-            raise PasselError("a TD error is negative or not finite: the learner diverged. Lower the learning rate.")
+        priority = self._surprise(td_abs)
         count, stripe = np.divmod(index, self._ring.writers)
         with self._lock:
             self._mend()
             self._changing[0] = 1
             kept = ~self._ring.overwritten(stripe, count)
             self._tree.set(self._leaves(stripe, count)[kept], priority[kept] ** self.alpha)
-            self._highest[0] = max(highest, self._highest[0])
+            self._highest[0] = max(priority.max(initial=self.eps), self._highest[0])
             self._changing[0] = 0
 
     def own_window(self) -> tuple[int, int]:
@@ -161,6 +165,12 @@ class PrioritisedReplay:
             fresh, index[torn], drawn[torn] = self._fetch(rng.random(len(torn)), rng)
             fetched.replace(torn, fresh)
         return fetched, index, drawn
+
+    def _surprise(self, td_abs: Array) -> Doubles:
+        priority: Doubles = np.asarray(td_abs, np.float64) + self.eps
+        if not (priority.min(initial=self.eps) >= self.eps and priority.max(initial=self.eps) < np.inf):
+            raise PasselError("a TD error is negative or not finite: the learner diverged. Lower the learning rate.")
+        return priority
 
     def _leaves(self, stripe: Ints | int, count: Ints) -> Ints:
         return stripe * self._tree.stride + count % self._ring.stripe

@@ -38,7 +38,7 @@ class Replay:
     def capacity(self) -> int:
         return self._ring.capacity
 
-    def add(self, transitions: Transitions) -> None:
+    def add(self, transitions: Transitions, td_abs: Array | None = None) -> None:
         """Keep these; in a full stripe the oldest go."""
         self._ring.append(transitions)
 

@@ -23,6 +23,62 @@ class Judge(Protocol):
     def judge(self, obs: Grid, action: Array, reward: Floats, discount: Floats, last_obs: Array) -> Judgement: ...
 
 
+class Values(Protocol):
+    def __call__(self, obs: Array) -> Floats:
+        """What states [B, ...] are worth: [B]."""
+
+
+class Recording:
+    """T steps of N environments, written down as they come.
+
+    Where an episode was truncated, the discounted value of its true last observation is added to the reward, so that
+    from there on every end is an end. Where an observation is a stack of `frames`, each frame is kept once.
+    """
+
+    @staticmethod
+    def specs(
+        horizon: int,
+        envs: int,
+        obs_shape: tuple[int, ...],
+        obs_dtype: np.dtype[Any],
+        frames: int = 1,
+        action_shape: tuple[int, ...] = (),
+    ) -> dict[str, Spec]:
+        """With an `action_shape` actions are vectors of floats; without, whole numbers."""
+        dtype, grid = torch_dtype(np.dtype(obs_dtype)), (horizon, envs)
+        return {
+            **Frames.specs(horizon, envs, obs_shape, dtype, frames),
+            "last_obs": Spec((envs, *obs_shape), dtype),
+            "action": Spec((*grid, *action_shape), torch.float32 if action_shape else torch.int64),
+            **{name: Spec(grid) for name in ("reward", "discount", "weight")},
+        }
+
+    def __init__(self, arrays: Mapping[str, Array], values: Values, *, gamma: float, reward_scale: float = 1.0) -> None:
+        self.last_obs = arrays["last_obs"]
+        self.obs = Frames(arrays["obs"], arrays.get("born"), self.last_obs.shape[1:])
+        self.action = arrays["action"]
+        self.reward, self.discount, self.weight = arrays["reward"], arrays["discount"], arrays["weight"]
+        self._values, self._gamma, self._reward_scale = values, np.float32(gamma), np.float32(reward_scale)
+
+    def write(self, t: int, obs: Array, actions: Array, step: Step) -> int:
+        """Keep what came out of one step, at time t. Returns how many real transitions there were."""
+        self.obs.keep(t, obs, self.discount[t - 1] == 0)
+        self.action[t] = actions
+        self.reward[t], self.weight[t] = step.reward * self._reward_scale, step.real
+        self.discount[t] = self._gamma * step.discount
+        cut = np.flatnonzero(step.truncated & (step.discount > 0) & step.real)
+        if len(cut):
+            self.reward[t, cut] += self._gamma * self._values(step.next_obs[cut])
+        lost = np.flatnonzero(step.truncated & ~step.real)
+        if len(lost):
+            # The episode ended with the step before, which bootstraps from here: this row must add nothing to that.
+            self.reward[t, lost] = self._values(obs[lost])
+        self.discount[t, step.ended] = 0
+        self.discount[t, ~step.real] = 0
+        self.last_obs[:] = step.obs
+        return int(np.count_nonzero(step.real))
+
+
 class RolloutExperience:
     """Collects T steps, has them judged, and gives them out `epochs` times in `minibatches` shuffled parts.
 
@@ -30,11 +86,10 @@ class RolloutExperience:
         while experience.due():                              # the learner, epochs * minibatches times
             batch = experience.batch(steps_so_far)
 
-    Where an episode was truncated, the discounted value of its true last observation is added to the reward, so that
-    from there on every end is an end. All of it is in tensors: a run that is resumed in mid-epoch goes on there.
+    All of it is in tensors: a run that is resumed in mid-epoch goes on there.
 
     With `groups`, which say which rows are of one level, every part has the same number of steps of every row, and
-    weights such that every level counts the same. Where an observation is a stack of `frames`, each frame is kept once.
+    weights such that every level counts the same.
 
     Runs in: each worker.
     """
@@ -49,13 +104,9 @@ class RolloutExperience:
         action_shape: tuple[int, ...] = (),
     ) -> dict[str, Spec]:
         """With an `action_shape` actions are vectors of floats; without, whole numbers."""
-        dtype, grid = torch_dtype(np.dtype(obs_dtype)), (horizon, envs)
-        numbers = ("reward", "discount", "weight", "value", "logp", "advantage")
         return {
-            **Frames.specs(horizon, envs, obs_shape, dtype, frames),
-            "last_obs": Spec((envs, *obs_shape), dtype),
-            "action": Spec((*grid, *action_shape), torch.float32 if action_shape else torch.int64),
-            **{name: Spec(grid) for name in numbers},
+            **Recording.specs(horizon, envs, obs_shape, obs_dtype, frames, action_shape),
+            **{name: Spec((horizon, envs)) for name in ("value", "logp", "advantage")},
             "order": Spec((horizon * envs,), torch.int64),
             "counts": Spec((2,), torch.int64),
         }
@@ -73,17 +124,13 @@ class RolloutExperience:
         reward_scale: float = 1.0,
     ) -> None:
         arrays = {name: tensor.numpy() for name, tensor in tensors.items()}
-        self._last_obs = arrays["last_obs"]
-        self._obs = Frames(arrays["obs"], arrays.get("born"), self._last_obs.shape[1:])
-        self._action = arrays["action"]
-        self._reward, self._discount, self._weight = arrays["reward"], arrays["discount"], arrays["weight"]
+        self._steps = Recording(arrays, judge.values, gamma=gamma, reward_scale=reward_scale)
         self._value, self._logp, self._advantage = arrays["value"], arrays["logp"], arrays["advantage"]
         self._order: Ints = arrays["order"]
         #: Steps that are filled in, and parts that were given out.
         self._counts = cells(arrays["counts"])
-        self._judge, self._rng, self._gamma = judge, rng, np.float32(gamma)
-        self._groups, self._reward_scale = groups, np.float32(reward_scale)
-        self._horizon, self._envs = self._reward.shape
+        self._judge, self._rng, self._groups = judge, rng, groups
+        self._horizon, self._envs = self._value.shape
         self._minibatches, self._parts = minibatches, epochs * minibatches
         #: The part that was given out last, by its place in the epoch.
         self.given = 0
@@ -91,22 +138,9 @@ class RolloutExperience:
     def push(self, obs: Array, actions: Array, step: Step, steps_so_far: int) -> int:
         """Keep what came out of one step. Returns how many real transitions there were."""
         t = self._counts[0]
-        self._obs.keep(t, obs, self._discount[t - 1] == 0)
-        self._action[t] = actions
-        self._reward[t], self._weight[t] = step.reward * self._reward_scale, step.real
-        self._discount[t] = self._gamma * step.discount
-        cut = np.flatnonzero(step.truncated & (step.discount > 0) & step.real)
-        if len(cut):
-            self._reward[t, cut] += self._gamma * self._judge.values(step.next_obs[cut])
-        lost = np.flatnonzero(step.truncated & ~step.real)
-        if len(lost):
-            # The episode ended with the step before, which bootstraps from here: this row must add nothing to that.
-            self._reward[t, lost] = self._judge.values(obs[lost])
-        self._discount[t, step.ended] = 0
-        self._discount[t, ~step.real] = 0
-        self._last_obs[:] = step.obs
+        real = self._steps.write(t, obs, actions, step)
         self._counts[0] = t + 1
-        return int(np.count_nonzero(step.real))
+        return real
 
     def due(self) -> bool:
         return bool(self._counts[0] == self._horizon)
@@ -141,7 +175,8 @@ class RolloutExperience:
         """Nothing to do: everything is in the arena."""
 
     def _settle(self) -> None:
-        said = self._judge.judge(self._obs, self._action, self._reward, self._discount, self._last_obs)
+        steps = self._steps
+        said = self._judge.judge(steps.obs, steps.action, steps.reward, steps.discount, steps.last_obs)
         self._value[:], self._logp[:], self._advantage[:] = said.value, said.logp, said.advantage
 
     def _shuffled(self) -> Ints:
@@ -160,11 +195,11 @@ class RolloutExperience:
         def flat(grid: Array) -> Array:
             return grid.reshape(len(self._order), *grid.shape[2:]).take(rows, axis=0)
 
-        advantage, value, weight = flat(self._advantage), flat(self._value), flat(self._weight)
+        advantage, value, weight = flat(self._advantage), flat(self._value), flat(self._steps.weight)
         group = None if self._groups is None else self._groups[rows % self._envs]
         return Minibatch(
-            self._obs.take(rows),
-            flat(self._action),
+            self._steps.obs.take(rows),
+            flat(self._steps.action),
             advantage,
             advantage + value,
             flat(self._logp),

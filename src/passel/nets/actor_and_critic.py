@@ -21,6 +21,8 @@ from passel.nets.perceptron import RecordedLoss
 AnyLoss = RecordedLoss | AutogradLoss
 #: A loss of what a network said, and its derivative by that.
 Slope = Callable[[Floats], tuple[float, Floats]]
+#: The same where policy and critic must know of each other: of logits and values, the policy's and the critic's.
+Slopes = Callable[[Floats, Floats], tuple[tuple[float, Floats], tuple[float, Floats]]]
 
 EVEN = 0.01  # gain of the policy's last layer: the first policy is nearly even
 PLAIN = 1.0
@@ -41,6 +43,9 @@ class ActorAndCritic(Protocol):
 
     def losses(self, obs: Array, policy: Slope, critic: Slope) -> dict[str, AnyLoss]:
         """The loss of each network; slopes are by the logits [B, A] and by the values [B]."""
+
+    def losses_of_both(self, obs: Array, slopes: Slopes) -> dict[str, AnyLoss]:
+        """The same, where each depends on what the other said."""
 
 
 def _policy_network(spread: Spread | None, **shape: Any) -> Network:
@@ -69,6 +74,14 @@ class Apart:
 
     def losses(self, obs: Array, policy: Slope, critic: Slope) -> dict[str, AnyLoss]:
         return {"policy": self.policy_loss(obs, policy), "value": self.critic_loss(obs, critic)}
+
+    def losses_of_both(self, obs: Array, slopes: Slopes) -> dict[str, AnyLoss]:
+        (logits, policy_tape), (output, critic_tape) = self._policy.record(obs), self._critic.record(obs)
+        (of_policy, by_logits), (of_critic, by_value) = slopes(logits, output[:, 0])
+        return {
+            "policy": self._policy.loss(of_policy, policy_tape, by_logits),
+            "value": self._critic.loss(of_critic, critic_tape, by_value[:, None]),
+        }
 
     def policy_loss(self, obs: Array, policy: Slope) -> AnyLoss:
         logits, tape = self._policy.record(obs)
@@ -103,8 +116,11 @@ class Joined:
         return output[:, :-1], output[:, -1]
 
     def losses(self, obs: Array, policy: Slope, critic: Slope) -> dict[str, AnyLoss]:
+        return self.losses_of_both(obs, lambda logits, values: (policy(logits), critic(values)))
+
+    def losses_of_both(self, obs: Array, slopes: Slopes) -> dict[str, AnyLoss]:
         output, tape = self._network.record(obs)
-        (of_policy, by_logits), (of_critic, by_value) = policy(output[:, :-1]), critic(output[:, -1])
+        (of_policy, by_logits), (of_critic, by_value) = slopes(output[:, :-1], output[:, -1])
         weight = self._critic_weight
         slope: Floats = np.concatenate([by_logits, weight * by_value[:, None]], axis=1, dtype=np.float32)
         return {"policy": self._network.loss(of_policy + weight * of_critic, tape, slope)}

@@ -11,7 +11,7 @@ from threadpoolctl import threadpool_limits
 from passel.nets.torsos import is_image
 from passel.run.card import usable_cores
 
-__all__ = ["at_most", "threads_per_worker", "tiny_is_zero", "usable_cores"]
+__all__ = ["at_most", "threads_of_learner", "threads_per_worker", "tiny_is_zero", "usable_cores"]
 
 
 def threads_per_worker(workers: int, obs_shape: Sequence[int], asked: int = 0) -> int:
@@ -21,6 +21,13 @@ def threads_per_worker(workers: int, obs_shape: Sequence[int], asked: int = 0) -
     if asked:
         return asked
     return max(1, usable_cores() // workers) if is_image(obs_shape) else 1
+
+
+def threads_of_learner(actors: int, learners: int, each: int, obs_shape: Sequence[int], asked: int = 0) -> int:
+    """Where learners only learn, they have what the actors, with `each` threads, leave them of the cores."""
+    if asked or not is_image(obs_shape):
+        return each
+    return max(each, (usable_cores() - actors * each) // learners)
 
 
 @contextmanager

@@ -70,13 +70,22 @@ class Inline(Placement):
 
     def advance(self, seconds: float) -> None:
         """One round, whatever the time: a round is what makes a run repeatable."""
-        for worker in self._workers:
+        for worker in self._in_order():
             # A run may have been cut in the middle of a round: whoever would wait lets the others catch up first.
             while worker.ahead:
                 for other in self._workers:
                     if other.behind:
                         other.turn()
+            if len(self._workers) > 1:
+                worker.idle()  # the others had their turns
             worker.turn()
+
+    def _in_order(self) -> list[Worker]:
+        """By rank, but those who only act by how little they have: where there is room for one, it is not always the
+        same one's.
+        """
+        steps, apart = self.board.column("steps"), self.plan.cast.apart
+        return sorted(self._workers, key=lambda worker: (steps[worker.rank], worker.rank)) if apart else self._workers
 
     def pause(self) -> None:
         self.board.command = Command.WAIT

@@ -15,6 +15,7 @@ import gymnasium as gym
 import numpy as np
 import torch
 
+from passel.actor import Actor, Sink
 from passel.algos import ALGORITHMS
 from passel.algos.base import Algorithm
 from passel.arena import Arena, Spec, Tensors, prefixed
@@ -25,18 +26,24 @@ from passel.envs.base import Envs
 from passel.envs.levels import Copies, is_level_set
 from passel.envs.make import is_served, make_envs
 from passel.envs.make import specs as env_specs
-from passel.learner import Learner
+from passel.learner import Draws, Learner
 from passel.maths.schedules import linear
 from passel.place.board import Board
-from passel.place.diets import DIETS, Diet
+from passel.place.budget import threads_of_learner
+from passel.place.cast import ACTOR, BOTH, LEARNER, Cast
+from passel.place.cast import cast as cast_for
+from passel.place.diets import DIETS, ApartDiet, Diet
+from passel.place.orders import Orders
 from passel.place.parts import Parts
+from passel.place.roles import Acting, Both, Learning, Role
 from passel.place.split import CriticHalf, HalfLinks, Lessons, OtherHalf, half_specs
 from passel.place.worker import Worker
 from passel.streams import Stream, derive
 from passel.sync import SCHEMES
 from passel.sync.base import Kit, Scheme, Server, Sync, SyncSettings
 from passel.sync.optimiser import OptimiserSettings
-from passel.types import EnvSpec, Ints, PasselError
+from passel.sync.reader import Reader
+from passel.types import EnvSpec, Episode, Ints, PasselError
 
 #: The network that a split worker leaves to its other half.
 CRITIC = "value"
@@ -47,14 +54,42 @@ PLACEMENTS = {
 }
 
 
-def why_not(sync: str, place: str, workers: int = 2) -> str | None:
+def why_not(sync: str, place: str, workers: int = 2, *, algo: str = "dqn", learners: int = 1) -> str | None:
     """Why this cell of the product cannot run, in one sentence with the cure; None if it runs."""
+    if ALGORITHMS[algo].apart:
+        return _why_not_apart(ALGORITHMS[algo], sync, workers, learners)
+    if learners > 1:
+        return (
+            f"--learners {learners} has no effect on {algo}, of which every worker is a learner. "
+            f"Use --workers {learners}, or an algorithm with actors apart: {', '.join(_apart())}."
+        )
     if SCHEMES[sync].one_learner and workers > 1:
         return (
             f"--sync {sync} is one learner that shares nothing, and --workers {workers} asks for more. "
             "Use --workers 1, or a scheme that shares: locked, hogwild, server or allreduce."
         )
     return None
+
+
+def _why_not_apart(algorithm: type[Algorithm], sync: str, workers: int, learners: int) -> str | None:
+    most = algorithm.most_learners
+    if most is not None and learners > most:
+        return f"{algorithm.name} has {most} learner, and --learners {learners} asks for more. Use --learners {most}."
+    if SCHEMES[sync].one_learner and learners > 1:
+        return (
+            f"--sync {sync} is one learner that shares nothing, and --learners {learners} asks for more. "
+            "Use --learners 1, or --sync allreduce."
+        )
+    if 1 < workers < 2 * learners or workers < learners:
+        return (
+            f"--workers {workers} leaves no actor for each of {learners} learners. "
+            f"Use --workers {2 * learners} or more, or fewer --learners."
+        )
+    return None
+
+
+def _apart() -> list[str]:
+    return [name for name, algorithm in ALGORITHMS.items() if algorithm.apart]
 
 
 def env_args(config: RunConfig, *, learning: bool = True) -> dict[str, Any] | None:
@@ -86,6 +121,21 @@ class Links:
     schemes: dict[str, Any]
     memory_lock: Any
     halves: list[HalfLinks]
+
+
+@dataclass(frozen=True)
+class Shop:
+    """What a worker is built from, whatever its role."""
+
+    arena: Arena
+    own: Tensors
+    links: Links
+    rank: int
+    orders: Orders
+    clock: Clock
+    acting: Stream
+    sampling: Stream
+    algo: Algorithm
 
 
 @dataclass(frozen=True)
@@ -122,6 +172,29 @@ class Plan:
     def workers(self) -> int:
         return self.config.workers
 
+    @cached_property
+    def cast(self) -> Cast:
+        """Who acts and who learns."""
+        return cast_for(self.workers, self.config.learners, apart=self.algorithm.apart)
+
+    def threads_of(self, rank: int) -> int:
+        """How many threads worker `rank` may use."""
+        if self.cast.roles[rank] != LEARNER:
+            return self.threads
+        counts = len(self.cast.actors), len(self.cast.learners)
+        return threads_of_learner(*counts, self.threads, self.spec.obs_shape, self.config.threads)
+
+    @property
+    def measures_staleness(self) -> tuple[int, ...]:
+        """The ranks that know how old what is learnt from is: learners, or actors where nothing carries its age."""
+        known = not self.cast.apart or self.diet.carries_age
+        return self.cast.learners if known else self.cast.actors
+
+    @property
+    def scalar_names(self) -> tuple[str, ...]:
+        """The numbers of its own that this run shows."""
+        return (*self.algorithm.scalar_names, *self.diet.scalar_names)
+
     def rows(self, rank: int) -> int:
         """How many environments worker `rank` steps at once."""
         return self.config.envs if self.parts is None else self.parts.rows(rank, self.config.envs)
@@ -150,7 +223,7 @@ class Plan:
             transport=config.transport,
         )
         scheme = SCHEMES[config.sync]
-        return {name: scheme(len(flat), self.workers, settings) for name, flat in algo.flats.items()}
+        return {name: scheme(len(flat), len(self.cast.learners), settings) for name, flat in algo.flats.items()}
 
     def make_algorithm(self, tensors: Tensors) -> Algorithm:
         """The same initial weights in every worker and in every run of this seed."""
@@ -166,14 +239,13 @@ class Plan:
             specs |= prefixed(f"sync/{name}", scheme.specs())
         specs |= self.diet.shared_specs()
         for rank in range(workers):
-            parts: dict[str, Spec] = {
-                "acting": Stream.SPEC,
-                "sampling": Stream.SPEC,
-                **prefixed("algo", self.algorithm.specs(numbers, spec)),
-                **prefixed("envs", self._env_specs(rank)),
-                **self.diet.own_specs(rank),
-                **(prefixed("half", half_specs(self.schemes[CRITIC].size)) if self.split else {}),
-            }
+            parts: dict[str, Spec] = {"acting": Stream.SPEC, "sampling": Stream.SPEC, **self.diet.own_specs(rank)}
+            if rank in self.cast.actors:
+                parts |= prefixed("envs", self._env_specs(rank))
+            if rank in self.cast.learners:
+                parts |= prefixed("algo", self.algorithm.specs(numbers, spec))
+            if self.split:
+                parts |= prefixed("half", half_specs(self.schemes[CRITIC].size))
             specs |= prefixed(f"worker/{rank}", parts)
         return specs
 
@@ -231,34 +303,103 @@ class Plan:
         if self.resumed and not self._episodes_continue(own):
             self.diet.interrupt(own)
         board = Board(arena.below("board"))
-        clock = Clock(board.seconds(rank))
-        acting = Stream(own["acting"], derive(self.config.seed, "acting", rank))
-        sampling = Stream(own["sampling"], derive(self.config.seed, "sampling", rank))
-        algo = self.make_algorithm(own.below("algo"))
-        mine = [name for name in self.schemes if not (self.split and name == CRITIC)]
-        syncs = {name: self._attach(algo, arena, links, rank, name) for name in mine}
-        experience = self.diet.serve(arena, own, rank, algo, sampling.rng, links.memory_lock)
+        joint = [name for name, scheme in self.schemes.items() if scheme.collective and not self._left_out(name)]
+        shop = Shop(
+            arena=arena,
+            own=own,
+            links=links,
+            rank=rank,
+            orders=Orders(
+                board,
+                rank,
+                self.cast.learner_of(rank),
+                limit=self.config.steps,
+                lr=self.lr,
+                joint_pushes=[arena[f"sync/{name}/pushes"].numpy() for name in joint],
+            ),
+            clock=Clock(board.seconds(rank)),
+            acting=Stream(own["acting"], derive(self.config.seed, "acting", rank)),
+            sampling=Stream(own["sampling"], derive(self.config.seed, "sampling", rank)),
+            algo=self._algorithm_of(rank, own),
+        )
+        role = BUILDERS[self.cast.roles[rank]](self, shop)
+        return Worker(shop.orders, role, shop.algo, shop.clock, [shop.acting, shop.sampling], len(self.scalar_names))
+
+    def _algorithm_of(self, rank: int, own: Tensors) -> Algorithm:
+        """This worker's copy. One that never learns has nothing to keep."""
+        learns = rank in self.cast.learners
+        algo = self.make_algorithm(
+            own.below("algo") if learns else _blank(self.algorithm.specs(self.numbers, self.spec))
+        )
+        if rank in self.cast.actors:
+            before = [self.rows(other) for other in self.cast.actors if other < rank]
+            algo.take_rows(sum(before), sum(self.rows(other) for other in self.cast.actors))
+        return algo
+
+    def _left_out(self, name: str) -> bool:
+        """Whether this network is somebody else's business than the worker's."""
+        return self.split and name == CRITIC
+
+    def build_both(self, shop: Shop) -> Role:
+        """Acts and learns in turn."""
+        experience = self.diet.serve(
+            shop.arena, shop.own, shop.rank, shop.algo, shop.sampling.rng, shop.links.memory_lock
+        )
         partner = None
         if self.split:
             lessons = cast(Lessons, experience)
-            partner = OtherHalf(algo.flats[CRITIC], lessons, own.below("half"), links.halves[rank])
-        learner = Learner(algo, syncs, experience, clock, partner)
-        learner.remember(board.column("staleness")[rank], int(board.column("updates")[rank]))
-        envs = self._make_envs(own.below("envs"), rank)
-        return Worker(
-            rank,
-            board,
-            clock,
-            envs,
-            algo,
-            learner,
-            experience,
-            [acting, sampling],
-            limit=self.config.steps,
-            lr=self.lr,
-            joint_pushes=[arena[f"sync/{name}/pushes"].numpy() for name in mine if self.schemes[name].collective],
-            resumed=self.resumed > 0,
-        )
+            half = shop.links.halves[shop.rank]
+            partner = OtherHalf(shop.algo.flats[CRITIC], lessons, shop.own.below("half"), half)
+        learner = self._learner(shop, self._syncs(shop), experience, partner)
+        envs, actor = self._actor(shop, experience)
+        return Both(shop.orders, envs, actor, learner, experience)
+
+    def build_actor(self, shop: Shop) -> Role:
+        """Acts with parameters that it fetches; the learner to whom it was dealt learns."""
+        readers = {
+            name: Reader(shop.algo.flats[name], shop.arena.below(f"sync/{name}"), collective=scheme.collective)
+            for name, scheme in self.schemes.items()
+        }
+        first = next(iter(readers.values()))
+        diet = cast(ApartDiet, self.diet)
+        inlet = diet.inlet(shop.arena, shop.own, shop.rank, shop.algo, shop.links.memory_lock, lambda: first.version)
+        envs, actor = self._actor(shop, inlet)
+        every = self.numbers.fetch_every or self.numbers.horizon
+        return Acting(shop.orders, envs, actor, shop.algo, readers, inlet, shop.clock, every)
+
+    def build_learner(self, shop: Shop) -> Role:
+        """Learns from what its actors bring."""
+        diet = cast(ApartDiet, self.diet)
+        outlet = diet.outlet(shop.arena, shop.rank, shop.sampling.rng, shop.links.memory_lock)
+        return Learning(shop.orders, self._learner(shop, self._syncs(shop), outlet), outlet)
+
+    def _syncs(self, shop: Shop) -> dict[str, Sync]:
+        return {
+            name: self._attach(shop.algo, shop.arena, shop.links, shop.rank, name)
+            for name in self.schemes
+            if not self._left_out(name)
+        }
+
+    def _learner(self, shop: Shop, syncs: dict[str, Sync], outlet: Draws, partner: OtherHalf | None = None) -> Learner:
+        learner = Learner(shop.algo, syncs, outlet, shop.clock, partner)
+        board = shop.orders.board
+        learner.remember(board.column("staleness")[shop.rank], int(board.column("updates")[shop.rank]))
+        return learner
+
+    def _actor(self, shop: Shop, sink: Sink) -> tuple[Envs, Actor]:
+        """Environments that are new or go on where they were, and who acts in them."""
+        envs = self._make_envs(shop.own.below("envs"), shop.rank)
+        try:
+            obs = envs.restore() if self.resumed else envs.reset()
+        except BaseException:
+            envs.close()  # they may hold a process
+            raise
+        board, rank = shop.orders.board, shop.rank
+
+        def report(episodes: list[Episode]) -> None:
+            board.finished(rank, episodes)
+
+        return envs, Actor(envs, obs, shop.algo, sink, shop.acting.rng, shop.clock, report)
 
     def _env_specs(self, rank: int) -> dict[str, Spec]:
         if self.parts is None:
@@ -295,6 +436,14 @@ class Plan:
         return float(first if last is None else linear(first, last, step, over))
 
 
+#: Who builds which role.
+BUILDERS: dict[str, Callable[[Plan, Shop], Role]] = {
+    BOTH: Plan.build_both,
+    ACTOR: Plan.build_actor,
+    LEARNER: Plan.build_learner,
+}
+
+
 def _blank(specs: dict[str, Spec]) -> Tensors:
     return Tensors({name: torch.zeros(spec.shape, dtype=spec.dtype) for name, spec in specs.items()})
 
@@ -308,9 +457,14 @@ def check(config: RunConfig) -> None:
     ):
         if value not in known:
             raise PasselError(f"there is no {axis} {value}. Choose from {', '.join(known)}.")
-    reason = why_not(config.sync, config.place, config.workers)
+    reason = why_not(config.sync, config.place, config.workers, algo=config.algo, learners=config.learners)
     if reason:
         raise PasselError(reason)
+    if is_level_set(config.env) and ALGORITHMS[config.algo].apart:
+        raise PasselError(
+            f"a set of levels needs rollouts in which every level counts the same, and {config.algo} takes what its "
+            "actors bring. Use --algo ppo or a3c."
+        )
     if is_level_set(config.env):
         _check_levels(config)
 

@@ -81,7 +81,7 @@ class Processes(Placement):
         for number, name in enumerate(self.plan.server_names):
             self._spawn(name, serve, plan, self.arena, links, number)
         for rank in range(self.plan.workers):
-            self._spawn(f"worker {rank}", work, plan, self.arena, links, rank)
+            self._spawn(self.plan.cast.name(rank), work, plan, self.arena, links, rank)
         # Everybody has taken hold of the locks and bells when this returns; only then may their names go.
         self._wait_until(lambda: self.board.states == State.READY, START_PATIENCE, "start")
 
@@ -121,7 +121,7 @@ class Processes(Placement):
         while not (done().all() and (self.board.servers == State.READY).all()):
             self.advance(0.002)
             if time.monotonic() > deadline:
-                late = [f"worker {rank}" for rank in np.flatnonzero(~done())]
+                late = [self.plan.cast.name(int(rank)) for rank in np.flatnonzero(~done())]
                 states = zip(self.plan.server_names, self.board.servers, strict=True)
                 late += [name for name, s in states if s != State.READY]
                 raise WorkerDiedError(", ".join(late), f"did not {what} within {patience:.0f} s")
@@ -196,6 +196,11 @@ def _end_with_parent() -> None:
 
 def work(plan: Plan, arena: Arena, links: Links, rank: int) -> None:
     """A worker's life. Runs in: its own process."""
+    with at_most(plan.threads_of(rank)):
+        _take_turns(plan, arena, links, rank)
+
+
+def _take_turns(plan: Plan, arena: Arena, links: Links, rank: int) -> None:
     board = Board(arena.below("board"))
     worker = plan.build_worker(arena, links, rank)
     board.states[rank] = State.READY
@@ -209,7 +214,8 @@ def work(plan: Plan, arena: Arena, links: Links, rank: int) -> None:
             worker.idle()
         else:
             board.states[rank] = State.RUNNING
-            worker.turn()
+            if not worker.turn():
+                worker.wait()
     worker.close()
     board.states[rank] = State.GONE
 

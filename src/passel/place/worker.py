@@ -1,4 +1,4 @@
-"""A worker: an actor and a learner that take turns, one update a turn.
+"""A worker: a role, and what every role needs: orders, a clock, random streams and a place to say how it goes.
 
 Every placement runs the same worker: `inline` gives each of several one turn after the other, `processes` lets each run
 on its own.
@@ -6,98 +6,87 @@ on its own.
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
-from passel.actor import Actor
 from passel.algos.base import Algorithm
 from passel.clock import Clock
-from passel.data.experience import Experience
-from passel.envs.base import Envs
 from passel.learner import Learner
-from passel.place.board import STEPS, UPDATES, Board, State
+from passel.place.board import State
+from passel.place.orders import Orders
+from passel.place.roles import Role
 from passel.streams import Stream
-from passel.types import Ints
 
 PUBLISH_EVERY = 0.1  # seconds
+AWAKE = 300e-6  # seconds of waiting before the first sleep
+NAP, SLEEP = 100e-6, 1e-3  # seconds
+DROWSY = 20e-3  # seconds of naps before the first real sleep
 
 
 class Worker:
     """One worker, in whatever process. The loop that calls it:
 
     while not worker.resting:
-        worker.turn()
+        if not worker.turn():
+            worker.wait()
     worker.park()
     """
 
     def __init__(
-        self,
-        rank: int,
-        board: Board,
-        clock: Clock,
-        envs: Envs,
-        algo: Algorithm,
-        learner: Learner,
-        experience: Experience,
-        streams: Sequence[Stream],
-        *,
-        limit: int,
-        lr: Callable[[int], float],
-        joint_pushes: Sequence[Ints],
-        resumed: bool,
+        self, orders: Orders, role: Role, algo: Algorithm, clock: Clock, streams: Sequence[Stream], scalars: int
     ) -> None:
-        self.rank, self.board, self.learner = rank, board, learner
-        self._envs, self._algo, self._experience, self._streams = envs, algo, experience, streams
-        self._clock, self._limit, self._lr, self._joint_pushes = clock, limit, lr, joint_pushes
-        self._counters = board.counters[rank]
-        try:
-            obs = envs.restore() if resumed else envs.reset()
-        except BaseException:
-            envs.close()  # they may hold a process
-            raise
-        self._actor = Actor(
-            envs, obs, algo, experience, streams[0].rng, clock, lambda episodes: board.finished(rank, episodes)
-        )
+        self.rank, self.board, self.role = orders.rank, orders.board, role
+        self._orders, self._algo, self._clock, self._streams = orders, algo, clock, streams
+        #: How many numbers of its own a run shows: the algorithm's, and the experience's, which not every role knows.
+        self._scalars = scalars
         self._published = 0.0
+        self._waiting_since: float | None = None
         clock.mark("idle")
 
     @property
-    def resting(self) -> bool:
-        """Whether to stand still: told to, or all workers together have taken the steps that were asked for.
+    def learner(self) -> Learner:
+        """Of a role that learns."""
+        learner: Learner = self.role.learner  # type: ignore[attr-defined]
+        return learner
 
-        Where every learner takes part in every update, nobody may rest while another waits for its gradient.
-        """
-        return (not self.board.running or self.board.steps >= self._limit) and not self.behind
+    @property
+    def resting(self) -> bool:
+        return self._orders.resting
 
     @property
     def behind(self) -> bool:
-        """Whether another learner waits for this one's part in an update that needs them all."""
-        return any(pushes.max() > pushes[self.rank] for pushes in self._joint_pushes)
+        return self._orders.behind
 
     @property
     def ahead(self) -> bool:
-        """Whether this learner would have to wait for another's part."""
-        return any(pushes[self.rank] > pushes.min() for pushes in self._joint_pushes)
+        return self._orders.ahead
 
-    def turn(self) -> None:
-        """Pull, act as often as it takes for an update to be due, and push one update."""
+    def turn(self) -> bool:
+        """Do what there is to do; returns False if there was nothing."""
         if self.resting:
-            return
-        self.learner.pull()
-        while not self._experience.due():
-            self._counters[STEPS] += self._actor.collect(self.board.steps)
-            if self.resting:
-                return
-        steps = self.board.steps
-        self.learner.update(steps, self._lr(steps), steps / self._limit)
-        self._counters[UPDATES] += 1
-        if time.perf_counter() - self._published > PUBLISH_EVERY:
+            return False
+        worked = self.role.turn()
+        now = time.perf_counter()
+        if worked:
+            self._waiting_since = None
+        elif self._waiting_since is None:
+            self._waiting_since = now
+        if now - self._published > PUBLISH_EVERY:
             self.publish(State.RUNNING)
+        return worked
+
+    def wait(self) -> None:
+        """There was nothing to do: yield, then nap, then sleep. What is waited for is often there in no time; if not,
+        it must not be kept from the core that it needs.
+        """
+        waited = time.perf_counter() - (self._waiting_since or 0.0)
+        time.sleep(0 if waited < AWAKE else NAP if waited < DROWSY else SLEEP)
+        self._clock.mark("wait")
 
     def park(self) -> None:
         """Come to rest: whatever a resumed run must find is in the arena when this returns."""
-        self.learner.pull()
-        self._experience.park()
+        self.role.park()
         for stream in self._streams:
             stream.save()
         self.publish(State.PARKED)
@@ -108,14 +97,15 @@ class Worker:
 
     def publish(self, state: State) -> None:
         self._published = time.perf_counter()
+        said = [*self._algo.scalars(self.board.steps), *self.role.scalars()]
         self.board.publish(
             self.rank,
             self._clock,
-            self._algo.scalars(self.board.steps),
-            loss=self.learner.loss,
-            staleness=self.learner.staleness,
+            said + [math.nan] * (self._scalars - len(said)),
+            loss=self.role.loss,
+            staleness=self.role.staleness,
         )
         self.board.states[self.rank] = state
 
     def close(self) -> None:
-        self._envs.close()
+        self.role.close()

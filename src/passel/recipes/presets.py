@@ -119,6 +119,29 @@ PRESETS: dict[tuple[str, str], dict[str, Any]] = {
         "lr_steps": 400_000,
         "steps": 1_000_000,
     },
+    # Rewards of a size that the critic can follow at once; without that the policy waits for it.
+    ("impala", "CartPole-v1"): {
+        "envs": 8,
+        "horizon": 16,
+        "lr": 1e-3,
+        "optimizer": "adam",
+        "max_grad_norm": 0.5,
+        "reward_scale": 0.05,
+        "entropy": 0.003,
+    },
+    # A ladder that begins low, so that the mean of the training episodes can reach the threshold; a target network that
+    # follows smoothly.
+    ("apex", "CartPole-v1"): {
+        "hidden": [64, 64],
+        "envs": 8,
+        "lr": 1e-3,
+        "lr_end": 1e-4,
+        "lr_steps": 100_000,
+        "n_step": 3,
+        "target_every": 1,
+        "target_tau": 0.01,
+        "epsilon": 0.05,
+    },
     # The network of the C++ Tetris that this grew from: 1,548,352 weights, not counting biases and the policy's
     # head. NES Tetris from pixels is not solved by it, nor by anybody we know of.
     ("ppo", "tetris"): {

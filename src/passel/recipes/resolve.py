@@ -17,6 +17,7 @@ from passel.envs.levels import is_level_set
 from passel.envs.make import is_served
 from passel.envs.remote_place import is_address
 from passel.place.budget import usable_cores
+from passel.place.cast import cast
 from passel.place.plan import check, plays_atari
 from passel.recipes.presets import DEFAULT_STEPS, preset
 from passel.types import PasselError
@@ -35,7 +36,7 @@ def resolve_config(*layers: Mapping[str, Any]) -> tuple[RunConfig, Any]:
     if algo not in ALGORITHMS:
         raise PasselError(f"there is no --algo {algo}. Choose from {', '.join(ALGORITHMS)}.")
     numbers_class = ALGORITHMS[algo].Config
-    known = preset(algo, said.get("env", RunConfig.env))
+    known = _usual_scheme(algo, said) | preset(algo, said.get("env", RunConfig.env))
     config, rest = resolve(RunConfig, known, said, known=[f.name for f in dataclasses.fields(numbers_class)])
     numbers, _ = resolve(numbers_class, rest)
     config = dataclasses.replace(
@@ -52,7 +53,16 @@ def resolve_config(*layers: Mapping[str, Any]) -> tuple[RunConfig, Any]:
     return config, numbers
 
 
+def _usual_scheme(algo: str, said: Mapping[str, Any]) -> dict[str, Any]:
+    """Where actors are apart there is often one learner, who shares with nobody; several take every step together."""
+    if not ALGORITHMS[algo].apart:
+        return {}
+    return {"sync": "solo" if said.get("learners", 1) == 1 else "allreduce"}
+
+
 def _default_workers(config: RunConfig) -> int:
+    if ALGORITHMS[config.algo].apart:
+        return max(usable_cores(), 2 * config.learners if config.learners > 1 else 1)
     return 1 if config.sync == "solo" else usable_cores()
 
 
@@ -116,6 +126,9 @@ def _check_ranges(config: RunConfig, numbers: Any) -> None:
         "priority_alpha",
         "momentum",
         "frame_bytes",
+        "slots",
+        "fetch_every",
+        "epsilon_alpha",
     )
     shares = (
         "gamma",
@@ -126,9 +139,10 @@ def _check_ranges(config: RunConfig, numbers: Any) -> None:
         "target_tau",
         "priority_beta",
         "rms_decay",
+        "epsilon",
     )
     rules: list[tuple[Any, tuple[str, ...], Callable[[Any], bool], str]] = [
-        (config, ("workers", *positive), lambda v: v >= 1, "at least 1"),
+        (config, ("workers", "learners", *positive), lambda v: v >= 1, "at least 1"),
         (config, ("seed", "threads"), lambda v: v >= 0, "0 or more"),
         (
             numbers,
@@ -160,6 +174,9 @@ def _check_ranges(config: RunConfig, numbers: Any) -> None:
                 "target_kl",
                 "critic_weight",
                 "reward_scale",
+                "samples_per_insert",
+                "rho_clip",
+                "c_clip",
                 "awr_beta",
             ),
             lambda v: v > 0,
@@ -181,18 +198,30 @@ def _check_ranges(config: RunConfig, numbers: Any) -> None:
             value = getattr(source, name, None)
             if value is not None and not (math.isfinite(value) and good(value)):
                 raise PasselError(f"{flag(name)} is {value}, and must be {words}.")
-    diet = ALGORITHMS[config.algo].diet
-    if diet == "rollout":
-        _check_rollout(config, numbers)
-    if diet != "replay":
-        return
+    further = DIET_CHECKS.get(ALGORITHMS[config.algo].diet)
+    if further:
+        further(config, numbers)
+
+
+def _check_replay(config: RunConfig, numbers: Any) -> None:
     if numbers.v_min >= numbers.v_max:
         raise PasselError(f"--v-min is {numbers.v_min:g}, and must be less than --v-max, which is {numbers.v_max:g}.")
-    share = numbers.capacity // config.workers
+    writers = cast(config.workers, config.learners, apart=ALGORITHMS[config.algo].apart).actors
+    share = numbers.capacity // len(writers)
     if numbers.batch > share:
         raise PasselError(
             f"--batch {numbers.batch} is more than the {share} transitions that --capacity {numbers.capacity} leaves "
-            f"each of {config.workers} workers. Use a larger --capacity or a smaller --batch."
+            f"each of {len(writers)} workers. Use a larger --capacity or a smaller --batch."
+        )
+
+
+def _check_slots(config: RunConfig, numbers: Any) -> None:
+    players = cast(config.workers, config.learners, apart=True)
+    fewest = min(len(players.actors_of(learner)) for learner in players.learners)
+    if numbers.slots and numbers.slots * fewest < numbers.batch:
+        raise PasselError(
+            f"--slots {numbers.slots} for each actor of a learner hold {numbers.slots * fewest} rollouts, and --batch "
+            f"{numbers.batch} needs more of them at once. Use more --slots or a smaller --batch."
         )
 
 
@@ -210,3 +239,12 @@ def _check_rollout(config: RunConfig, numbers: Any) -> None:
             f"--minibatches {parts} does not divide the {rows} steps of a rollout (--horizon {numbers.horizon} times "
             f"--envs {config.envs}). Choose numbers that do."
         )
+
+
+#: What else must hold, by how experience reaches the algorithm.
+DIET_CHECKS: dict[str, Callable[[RunConfig, Any], None]] = {
+    "replay": _check_replay,
+    "shared": _check_replay,
+    "slots": _check_slots,
+    "rollout": _check_rollout,
+}

@@ -125,6 +125,36 @@ def n_step_return(r: Matrix, discount: Matrix, v_last: Vector) -> list[list[floa
     return returns
 
 
+def vtrace(
+    pi: Matrix, mu: Matrix, r: Matrix, discount: Matrix, v: Matrix, last_v: Vector, rho_bar: float, c_bar: float
+) -> tuple[list[list[float]], list[list[float]]]:
+    """Espeholt et al. 2018, equation 1, as the double sum and the product that it is, and its policy gradient's factor:
+
+        v_s = V(x_s) + sum_{t=s}^{T-1} gamma^{t-s} (prod_{i=s}^{t-1} c_i) delta_t V
+
+    `pi` and `mu` are the probabilities of the actions that were taken. Returns v_s and
+    rho_s (r_s + gamma v_{s+1} - V(x_s)).
+    """
+    times, envs = len(r), len(r[0])
+    target = [[0.0] * envs for _ in range(times)] + [list(last_v)]
+    factor = [[0.0] * envs for _ in range(times)]
+    for n in range(envs):
+        value = [v[t][n] for t in range(times)] + [last_v[n]]
+        rho = [min(rho_bar, pi[t][n] / mu[t][n]) for t in range(times)]
+        c = [min(c_bar, pi[t][n] / mu[t][n]) for t in range(times)]
+        for s in range(times):
+            total = value[s]
+            for t in range(s, times):
+                weight = 1.0
+                for i in range(s, t):
+                    weight *= discount[i][n] * c[i]
+                total += weight * rho[t] * (r[t][n] + discount[t][n] * value[t + 1] - value[t])
+            target[s][n] = total
+        for s in range(times):
+            factor[s][n] = rho[s] * (r[s][n] + discount[s][n] * target[s + 1][n] - value[s])
+    return target[:-1], factor
+
+
 def lambda_returns(r: Matrix, discount: Matrix, v_next: Matrix, lam: float) -> list[list[float]]:
     """Sutton and Barto, equation 12.3: the n-step returns G_{t:t+n} of every length, (1 - lambda) lambda^(n-1) of each,
     and what is left of the weight on the longest. A discount of zero ends the sum of rewards by itself.

@@ -28,7 +28,9 @@ def print_catalogue(console: Console | None = None) -> None:
             grid.add_row(f"  {name:<14}", summary)
         console.print(grid, highlight=False)
         console.print()
-    console.print("[bold]what goes with what[/bold] (every algorithm; dqn where actions are discrete)")
+    apart = " and ".join(name for name, algorithm in ALGORITHMS.items() if algorithm.apart)
+    console.print("[bold]what goes with what[/bold] (every algorithm; dqn and apex where actions are discrete)")
+    console.print(f"Of {apart} read learners for workers: the others only act.", highlight=False)
     table = Table(box=None, pad_edge=False, padding=(0, 2))
     table.add_column("")
     for place in PLACEMENTS:

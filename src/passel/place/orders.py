@@ -1,0 +1,52 @@
+"""What one worker is told by the board: whether to work, and whether somebody waits for it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from passel.place.board import STEPS, UPDATES, Board
+from passel.types import Ints
+
+
+class Orders:
+    """The board as one worker sees it. `joint_pushes` are the counters of updates that need every learner, one a
+    network; `learner` is the rank of the learner whose part in them depends on this worker: its own, or its actor's.
+    """
+
+    def __init__(
+        self,
+        board: Board,
+        rank: int,
+        learner: int,
+        *,
+        limit: int,
+        lr: Callable[[int], float],
+        joint_pushes: Sequence[Ints],
+    ) -> None:
+        self.board, self.rank, self.limit, self.lr = board, rank, limit, lr
+        self._learner, self._joint_pushes = learner, joint_pushes
+        self._counters = board.counters[rank]
+
+    @property
+    def resting(self) -> bool:
+        """Whether to stand still: told to, or all workers together have taken the steps that were asked for.
+
+        Where every learner takes part in every update, nobody may rest while another waits for its gradient.
+        """
+        return (not self.board.running or self.board.steps >= self.limit) and not self.behind
+
+    @property
+    def behind(self) -> bool:
+        """Whether another learner waits for this one's part in an update that needs them all."""
+        return any(pushes.max() > pushes[self._learner] for pushes in self._joint_pushes)
+
+    @property
+    def ahead(self) -> bool:
+        """Whether this learner would have to wait for another's part."""
+        return self.rank == self._learner and any(pushes[self.rank] > pushes.min() for pushes in self._joint_pushes)
+
+    def stepped(self, count: int) -> None:
+        self._counters[STEPS] += count
+
+    def updated(self) -> None:
+        self._counters[UPDATES] += 1

@@ -1,0 +1,44 @@
+"""A reader has what was written, by its version, and writes nothing."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from passel.nets.flat import Flat
+from passel.sync import SCHEMES
+from passel.sync.base import SyncSettings
+from passel.sync.reader import Reader
+from teams import PLAIN_SGD, Team, examples, perceptron
+
+SETTINGS = SyncSettings(PLAIN_SGD)
+
+
+def reader_of(team: Team) -> Reader:
+    return Reader(Flat(perceptron()), team.tensors, collective=SCHEMES[team.scheme.name].collective)
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_it_reads_what_the_learner_wrote_when_it_is_asked_to(scheme: str) -> None:
+    team = Team(scheme, perceptron, settings=SETTINGS)
+    reader = reader_of(team)
+    assert reader.version == 0
+    for row in examples(3):
+        team.learn(0, row)
+    before = reader.flat.values.clone()
+    newest = team.scheme.version(team.tensors)
+    assert newest >= 2, "the last may still be under way"
+    assert (reader.newest, reader.lag) == (newest, newest)
+    assert torch.equal(reader.flat.values, before)
+    assert reader.fetch()
+    assert (reader.version, reader.lag) == (newest, 0)
+    assert torch.equal(reader.flat.values, team.tensors["vector"])
+    assert not reader.fetch(), "there is nothing new"
+
+
+def test_what_is_done_to_the_copy_stays_there() -> None:
+    team = Team("solo", perceptron, settings=SETTINGS)
+    reader = reader_of(team)
+    vector = team.tensors["vector"].clone()
+    reader.flat.values.fill_(7)
+    assert torch.equal(team.tensors["vector"], vector)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from passel.config import RunConfig, as_dict, coerce, read_toml, resolve
 from passel.place.budget import usable_cores
 from passel.recipes import presets
 from passel.recipes import resolve as resolving
+from passel.recipes.named import RECIPES
 from passel.recipes.resolve import resolve_config
 from passel.run.folder import RunFolder
 from passel.types import PasselError
@@ -347,3 +349,29 @@ class TestFiles:
         written = RunFolder.open(run.path, lock=False).read_config()
         assert resolve_config(written) == resolve_config(said)
         assert read_toml(run.path / "config.toml") == written
+
+
+class TestRecipes:
+    @pytest.mark.parametrize("name", RECIPES)
+    def test_every_recipe_resolves_to_its_numbers(self, name: str) -> None:
+        config, numbers = resolve_config({"recipe": name, "env": "ALE/Breakout-v5"})
+        merged = dataclasses.asdict(config) | dataclasses.asdict(numbers)
+        expected = {key: tuple(v) if isinstance(v, list) else v for key, v in RECIPES[name].settings.items()}
+        assert {key: merged[key] for key in expected} == expected
+        assert (config.algo, config.recipe) == (RECIPES[name].algo, name)
+
+    def test_what_the_user_says_comes_first(self) -> None:
+        _, numbers = resolve_config({"recipe": "dqn-nature", "env": "ALE/Pong-v5", "lr": 1e-3})
+        assert numbers.lr == 1e-3
+
+    @pytest.mark.parametrize(
+        ("said", "words"),
+        [
+            ({"recipe": "dqn"}, "there is no --recipe dqn. Choose from dqn-nature, double-dqn, rainbow-lite."),
+            ({"recipe": "dqn-nature", "env": "CartPole-v1"}, "is for Atari games, and CartPole-v1 is none"),
+            ({"recipe": "dqn-nature", "env": "ALE/Pong-v5", "algo": "ppo"}, "--algo ppo was asked for"),
+        ],
+    )
+    def test_a_recipe_that_does_not_fit_is_refused(self, said: dict[str, Any], words: str) -> None:
+        with pytest.raises(PasselError, match=re.escape(words)):
+            resolve_config(said)

@@ -35,6 +35,7 @@ class RunConfig:
         "address of a server (tcp://HOST:PORT).",
     )
     algo: str = option("dqn", "Algorithm.")
+    recipe: str = option("", "A system from the literature, with its numbers: see passel list.")
     sync: str = option("hogwild", "How the learners share the parameters: solo, locked, hogwild, server or allreduce.")
     place: str = option("processes", "Where the workers run: inline (one process, deterministic) or processes.")
     workers: int = option(0, "Workers; 0 means one for each usable core (1 under solo).")

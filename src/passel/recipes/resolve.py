@@ -19,6 +19,7 @@ from passel.envs.remote_place import is_address
 from passel.place.budget import usable_cores
 from passel.place.cast import cast
 from passel.place.plan import check, plays_atari
+from passel.recipes.named import Recipe, recipe
 from passel.recipes.presets import DEFAULT_STEPS, preset
 from passel.types import PasselError
 
@@ -32,11 +33,13 @@ def resolve_config(*layers: Mapping[str, Any]) -> tuple[RunConfig, Any]:
     said: dict[str, Any] = {}
     for layer in layers:
         said |= {key.replace("-", "_"): value for key, value in layer.items()}
-    algo = said.get("algo", RunConfig.algo)
+    named = _recipe(said)
+    algo = said.get("algo", named.algo if named else RunConfig.algo)
     if algo not in ALGORITHMS:
         raise PasselError(f"there is no --algo {algo}. Choose from {', '.join(ALGORITHMS)}.")
     numbers_class = ALGORITHMS[algo].Config
     known = _usual_scheme(algo, said) | preset(algo, said.get("env", RunConfig.env))
+    known |= {**named.settings, "algo": algo} if named else {}
     config, rest = resolve(RunConfig, known, said, known=[f.name for f in dataclasses.fields(numbers_class)])
     numbers, _ = resolve(numbers_class, rest)
     config = dataclasses.replace(
@@ -51,6 +54,18 @@ def resolve_config(*layers: Mapping[str, Any]) -> tuple[RunConfig, Any]:
         _refuse_rules_of_atari(said, config)
     _check_ranges(config, numbers)
     return config, numbers
+
+
+def _recipe(said: Mapping[str, Any]) -> Recipe | None:
+    if not said.get("recipe"):
+        return None
+    found = recipe(said["recipe"], said.get("env", RunConfig.env))
+    if said.get("algo", found.algo) != found.algo:
+        raise PasselError(
+            f"--recipe {said['recipe']} is one of --algo {found.algo}, and --algo {said['algo']} was asked for. "
+            "Leave one of the two out."
+        )
+    return found
 
 
 def _usual_scheme(algo: str, said: Mapping[str, Any]) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from rich.table import Table
 from passel.algos import ALGORITHMS
 from passel.envs.level_sets import SUMMARIES
 from passel.place.plan import PLACEMENTS, why_not
+from passel.recipes.named import RECIPES
 from passel.recipes.presets import PRESETS
 from passel.sync import SCHEMES
 
@@ -21,6 +22,7 @@ def print_catalogue(console: Console | None = None) -> None:
         ("placements (--place)", PLACEMENTS),
         ("sets of levels (--env levels:...)", SUMMARIES),
         ("presets", presets()),
+        ("recipes (--recipe)", {name: recipe.summary for name, recipe in RECIPES.items()}),
     ):
         console.print(f"[bold]{title}[/bold]")
         grid = Table.grid(padding=(0, 2))

@@ -80,7 +80,7 @@ def test_told_to_stop_everybody_stops_whoever_waits_for_whom(tmp_path: Path, fla
 @pytest.mark.parametrize("flags", [IMPALA, TWO_LEARNERS, APEX], ids=["impala", "two-learners", "apex"])
 def test_a_run_that_is_paused_all_the_time_comes_to_rest_every_time(tmp_path: Path, flags: list[str]) -> None:
     run = tmp_path / "run"
-    with Command(tmp_path, "train", *flags, "--steps", "3000", "--checkpoint-every", "50", "--out", "run") as command:
+    with Command(tmp_path, "train", *flags, "--steps", "8000", "--checkpoint-every", "50", "--out", "run") as command:
         assert command.wait(60) == 0
         assert command.stderr == ""
     assert kinds(run).count("checkpointed") >= 5

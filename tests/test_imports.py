@@ -54,7 +54,7 @@ ARROWS: dict[str, set[str]] = {
         "supervisor",
         *GROUND,
     },
-    "cli": {"algos", "api", "config", "envs", "place", "run", "study", "types", "view", "__init__"},
+    "cli": {"algos", "api", "config", "envs", "interrupts", "place", "run", "study", "types", "view", "__init__"},
     "study": {"api", "envs", "evaluation", "run", "streams", "types"},
     "__init__": {"api", "policy", "run", "types"},
     "__main__": {"cli"},

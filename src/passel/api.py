@@ -365,6 +365,7 @@ def _run(
     try:
         try:
             placement.start()
+            interrupts.insist()
         except BaseException:
             # Nothing was learnt, so nothing is worth keeping: the disk is left as it was found.
             placement.stop()

@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import difflib
+import signal
 import sys
 import time
 import tomllib
@@ -18,6 +19,8 @@ from collections.abc import Callable, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NoReturn
+
+from passel.interrupts import Interrupts
 
 if TYPE_CHECKING:
     from passel.api import Run
@@ -43,13 +46,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     began = time.perf_counter()
     arguments = list(sys.argv[1:] if argv is None else argv)
     try:
-        if _needs_workers(arguments):
-            from passel.place.forkserver import warm_up
-
-            warm_up(_env_said(arguments))
         if arguments[:1] == ["serve-env"]:
             _serve_env(arguments[1:])
-        return _dispatch(arguments, began)
+        with Interrupts(signal.SIGINT):
+            if _needs_workers(arguments):
+                from passel.place.forkserver import warm_up
+
+                warm_up(_env_said(arguments))
+            return _dispatch(arguments, began)
     except KeyboardInterrupt:
         print("passel: interrupted.", file=sys.stderr)
         return EXIT_INTERRUPTED

@@ -9,23 +9,39 @@ from typing import Any, Self
 
 
 class Interrupts:
-    """While entered, SIGINT and SIGTERM raise KeyboardInterrupt. Once `polite`, the first sets `requested` instead,
-    and only a second one raises.
+    """While entered, SIGINT and SIGTERM (or the signals that are given) raise KeyboardInterrupt. Once `polite`, the
+    first sets `requested` instead, and only a second one raises.
+
+    Python forgets an exception that is raised while it clears an object away or calls a weak reference's callback, of
+    which there are many while modules are imported. So every interrupt is noted, and `insist` raises one that was lost;
+    whoever enters within another's reach insists for it.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *signals: int) -> None:
+        self._signals = signals or (signal.SIGINT, signal.SIGTERM)
         self.polite = False
         self.requested: int | None = None
+        self._raised = False
         self._before: dict[int, Any] = {}
 
     def __enter__(self) -> Self:
         if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGINT, signal.SIGTERM):
+            for number in self._signals:
+                around = getattr(signal.getsignal(number), "__self__", None)
+                if isinstance(around, Interrupts):
+                    around.insist()
+            for number in self._signals:
                 self._before[number] = signal.signal(number, self._handle)
         return self
 
+    def insist(self) -> None:
+        """Raise KeyboardInterrupt if one was raised before: it cannot have been heard, for we are still here."""
+        if self._raised:
+            raise KeyboardInterrupt
+
     def _handle(self, number: int, frame: FrameType | None) -> None:
         if not self.polite or self.requested is not None:
+            self._raised = True
             raise KeyboardInterrupt
         self.requested = number
 

@@ -36,10 +36,11 @@ from common import (
 
 GAME: dict[str, Any] = {"env": "ALE/Breakout-v5", "protocol": "nature"}
 PASSEL: dict[str, dict[str, Any]] = {
-    "passel DQN": {"algo": "dqn", "sync": "hogwild", "workers": 2, "warmup": 2_000, "double": False},
+    "passel DQN": {"algo": "dqn", "sync": "hogwild", "workers": 2, "envs": 16, "warmup": 500, "double": False},
     "passel PPO": {"algo": "ppo", "sync": "allreduce", "workers": 2, "envs": 4, "minibatches": 4, "epochs": 4},
     "passel IMPALA": {"algo": "impala", "sync": "solo", "workers": 2},
-    "passel Ape-X": {"algo": "apex", "sync": "solo", "workers": 2, "warmup": 2_000},
+    # Few first steps: the learner catches up with them before it waits for new ones.
+    "passel Ape-X": {"algo": "apex", "sync": "solo", "workers": 2, "warmup": 100},
 }
 PEERS = {
     "Stable-Baselines3 DQN": ["--algo", "dqn", "--batch", 32, "--capacity", 20_000, "--warmup", 1_000, "--envs", 8],

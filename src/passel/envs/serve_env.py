@@ -545,7 +545,7 @@ class Server:
 
     def _step(self, client: bytes, session: Session, actions: List[int]) -> None:
         """Step every copy; where an episode ends, the next one's first observation goes along."""
-        n, write, games = session.n, self._lens.write, session.games
+        n, write, games, now = session.n, self._lens.write, session.games, time.monotonic
         obs, outcomes = self._blank(n), np.zeros((2, n), "<f8")
         reward, ends = outcomes
         ended = []
@@ -556,9 +556,10 @@ class Server:
             if terminated or truncated:
                 ends[i] = 1 if terminated else 2
                 ended.append(i)
-            self._still_at_it(client, session)
-            if not games:
-                return  # whoever asked is gone, and the session with them
+            if now() - session.told > NOTICE_EVERY:
+                self._still_at_it(client, session)
+                if not games:
+                    return  # whoever asked is gone, and the session with them
         arrays = [obs, outcomes]
         if ended:
             fresh = self._blank(len(ended))

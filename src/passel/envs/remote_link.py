@@ -121,8 +121,11 @@ class Link:
         self._seq += 1
         header = {"v": VERSION, "op": op, "seq": seq, **(fields or {})}
         began = heard = time.monotonic()
-        try:
-            self._socket.send_multipart([self._msgpack.packb(header), *arrays])
+        parts = [self._msgpack.packb(header), *arrays]
+        try:  # part by part: send_multipart looks at each of them twice
+            for part in parts[:-1]:
+                self._socket.send(part, self._zmq.SNDMORE)
+            self._socket.send(parts[-1])
         except self._zmq.Again:
             raise LostError("takes no more messages") from None
         while True:

@@ -598,9 +598,11 @@ class Server:
 
     def _send(self, client: bytes, header: Header, arrays: Sequence[Any] = ()) -> None:
         """Never waits: a client that is gone, or does not read, loses its session."""
-        frames = [client, msgpack.packb({"v": VERSION, **header}), *arrays]
-        try:
-            self._socket.send_multipart(frames, zmq.NOBLOCK, copy=False)
+        parts = [client, msgpack.packb({"v": VERSION, **header}), *arrays]
+        send, last = self._socket.send, len(parts) - 1
+        try:  # part by part: send_multipart looks at each of them twice
+            for number, part in enumerate(parts):
+                send(part, zmq.NOBLOCK if number == last else zmq.NOBLOCK | zmq.SNDMORE, copy=number < 2)
         except zmq.ZMQError:
             self._drop(client)
 

@@ -228,6 +228,7 @@ ATARI: dict[str, dict[str, Any]] = {
         "sync": "solo",
         "envs": 16,
         "batch": 32,
+        "samples_per_insert": 8.0,
         "lr": 1e-4,
         "optimizer_eps": 1.5e-4,
         "warmup": 20_000,

@@ -184,7 +184,7 @@ LEVELS_PPO: dict[str, dict[str, Any]] = {
 ATARI: dict[str, dict[str, Any]] = {
     "dqn": {
         "hidden": [512],
-        "envs": 8,
+        "envs": 16,
         "batch": 32,
         "n_step": 1,
         "lr": 1e-4,

@@ -147,3 +147,13 @@ def test_a_step_leaves_the_gradient_as_it_was_and_asks_for_none_of_its_own(setti
     make_optimiser(settings, values, Arena(state_specs(settings, 7))).step(settings.lr, grads)
     assert torch.equal(grads, before)
     assert not values.requires_grad
+
+
+def test_a_variance_that_a_race_has_made_negative_counts_as_none() -> None:
+    """Two learners under Hogwild! write the two means of centred RMSProp in any order."""
+    settings = OptimiserSettings("rmsprop", lr=1e-2, eps=1e-2, centred=True)
+    state = {name: torch.zeros(spec.shape) for name, spec in state_specs(settings, 3).items()}
+    state["grad_avg"].fill_(2.0)  # and the mean of squares is still 0
+    values = torch.zeros(3)
+    make_optimiser(settings, values, state).step(1e-2, torch.tensor([1.0, -1.0, 0.0]))
+    assert values.tolist() == pytest.approx([-1.0, 1.0, 0.0])  # lr g / eps

@@ -43,7 +43,8 @@ _NATURE: dict[str, Any] = {
     "optimizer": "rmsprop",
     "centred": True,
     "rms_decay": 0.95,
-    "optimizer_eps": 0.01 / 32**2,
+    # The paper adds 0.01 / 32^2 to the variance; here it is added to its root.
+    "optimizer_eps": 0.1 / 32,
     "lr": 2.5e-4,
     "max_grad_norm": None,
     "target_every": 2_500,

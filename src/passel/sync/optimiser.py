@@ -111,7 +111,6 @@ class _RMSprop(VectorOptimiser):
             alpha=settings.decay,
             eps=settings.eps,
             momentum=settings.momentum,
-            centered=settings.centred,
         )
         self._optimiser.state[self._weight] = dict(tensors)
 
@@ -119,6 +118,33 @@ class _RMSprop(VectorOptimiser):
         self._weight.grad = grads
         self._optimiser.param_groups[0]["lr"] = lr
         self._optimiser.step()
+
+
+class _CentredRMSprop(VectorOptimiser):
+    """torch.optim.RMSprop(centered=True), to the bit, but for one thing: a variance is never less than zero.
+
+        v = E[g^2] - E[g]^2,     w -= lr g / (sqrt(max(v, 0)) + eps)
+
+    Rounding can bring v below zero where gradients are all alike, and two learners under Hogwild! do so within minutes,
+    for one of them may write the one mean and the other the other; torch takes the root of it all the same.
+    """
+
+    def __init__(self, settings: OptimiserSettings, values: Tensor, tensors: Mapping[str, Tensor]) -> None:
+        self._settings, self._values = settings, values
+        self._count, self._square, self._mean = tensors["step"], tensors["square_avg"], tensors["grad_avg"]
+        self._momentum = tensors.get("momentum_buffer")
+
+    def step(self, lr: float, grads: Tensor) -> None:
+        decay, eps = self._settings.decay, self._settings.eps
+        self._count += 1
+        self._square.mul_(decay).addcmul_(grads, grads, value=1 - decay)
+        self._mean.lerp_(grads, 1 - decay)
+        spread = self._square.addcmul(self._mean, self._mean, value=-1).clamp_min_(0).sqrt_().add_(eps)
+        if self._momentum is None:
+            self._values.addcdiv_(grads, spread, value=-lr)
+            return
+        self._momentum.mul_(self._settings.momentum).addcdiv_(grads, spread)
+        self._values.add_(self._momentum, alpha=-lr)
 
 
 KINDS: dict[str, type[_FusedAdam] | type[_FusedSGD] | type[_RMSprop]] = {
@@ -130,4 +156,6 @@ KINDS: dict[str, type[_FusedAdam] | type[_FusedSGD] | type[_RMSprop]] = {
 
 def make_optimiser(settings: OptimiserSettings, values: Tensor, tensors: Mapping[str, Tensor]) -> VectorOptimiser:
     """The optimiser that `settings` names, over `values`, continuing from the state in `tensors`."""
+    if settings.kind == "rmsprop" and settings.centred:
+        return _CentredRMSprop(settings, values, tensors)
     return KINDS[settings.kind](settings, values, tensors)

@@ -17,8 +17,8 @@ INSTALLED := $(VENV)/.installed
 PEERS_INSTALLED := $(PEERS)/.installed
 
 BENCHES := update_cost conv_update startup dqn_speed ppo_speed scaling split time_to_solve replay_vs_cpprb \
-	replay_memory remote_envs joint_speed joint_memory joint_procgen tetris atari_speed awr
-WITH_PEERS := dqn_speed ppo_speed time_to_solve
+	replay_memory remote_envs joint_speed joint_memory joint_procgen tetris atari_speed breakout_speed awr
+WITH_PEERS := dqn_speed ppo_speed breakout_speed time_to_solve
 
 .DEFAULT_GOAL := help
 .PHONY: help install train test lint format bench clean
@@ -65,7 +65,7 @@ clean: ## Remove what make made; runs/ stays.
 	find src tests bench -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(INSTALLED): EXTRAS := all,test
-$(PEERS_INSTALLED): EXTRAS := box2d,fast,bench
+$(PEERS_INSTALLED): EXTRAS := atari,box2d,fast,bench
 
 # The stamp is the last thing that is made: an interrupted install is begun again by the next.
 %/.installed: pyproject.toml constraints.txt

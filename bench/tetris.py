@@ -8,6 +8,7 @@ The reward is TetrisA-v3's, lines less the growth of the stack; lines are the sc
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -80,7 +81,7 @@ def main() -> None:
         "as it is made, whose drawn actions are nearly even.",
         table(["", *columns], rows),
     ]
-    data = {"settings": settings, "summary": vars(summary), "curve": learnt, "played": _plain(played)}
+    data = {"settings": settings, "summary": dataclasses.asdict(summary), "curve": learnt, "played": _plain(played)}
     write("tetris", TITLE, said.out, card, sections, data)
 
 

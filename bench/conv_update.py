@@ -34,7 +34,8 @@ from passel.learner import Learner
 from passel.place.budget import at_most
 from passel.place.plan import Plan
 from passel.recipes.resolve import resolve_config
-from passel.types import Batch, EnvSpec, Floats
+from passel.types import Batch, EnvSpec
+from update_cost import OneBatch
 
 SPEC = EnvSpec("ALE/Breakout-v5", (4, 84, 84), np.dtype("uint8"), 4)
 LR, MAX_NORM, SIZE = 1e-4, 10.0, 32
@@ -42,19 +43,6 @@ ACTING = (8, 16, 32)
 PATIENCE = 240.0  # seconds; compiling takes most of a minute
 
 Work = Callable[[], object]
-
-
-class OneBatch:
-    """Experience that always has the same batch ready."""
-
-    def __init__(self, batch: Batch) -> None:
-        self._batch = batch
-
-    def batch(self, steps_so_far: int) -> Batch:
-        return self._batch
-
-    def feedback(self, batch: Batch, td_abs: Floats | None) -> None:
-        pass
 
 
 def random_batch(size: int) -> Batch:

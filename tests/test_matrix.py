@@ -73,6 +73,21 @@ def test_inline_every_cell_runs(cell: tuple[str, str, str, int, str, bool]) -> N
     assert plan.schemes["q"].version(arena.below("sync/q")) == counted
 
 
+def assert_learns(asked: dict[str, Any]) -> None:
+    """Every network moves, stays finite, and has seen as many updates as were counted."""
+    plan = small_plan(**asked)
+    arena = new_arena(plan)
+    before = {name: arena[f"sync/{name}/vector"].clone() for name in plan.schemes}
+    run_over(plan, arena)
+    updates = Board(arena.below("board")).column("updates")
+    for name, vector in before.items():
+        now = arena[f"sync/{name}/vector"]
+        assert torch.isfinite(now).all()
+        assert not torch.equal(now, vector)
+        counted = updates[0] if SCHEMES[asked["sync"]].collective else updates.sum()
+        assert plan.schemes[name].version(arena.below(f"sync/{name}")) == counted
+
+
 @pytest.mark.parametrize("workers", [1, 2])
 @pytest.mark.parametrize("sync", SCHEMES)
 @pytest.mark.parametrize("algo", ON_POLICY)
@@ -84,17 +99,7 @@ def test_inline_every_on_policy_cell_runs(algo: str, sync: str, workers: int) ->
             small_plan(**asked)
         assert str(caught.value) == reason
         return
-    plan = small_plan(**asked)
-    arena = new_arena(plan)
-    before = {name: arena[f"sync/{name}/vector"].clone() for name in plan.schemes}
-    run_over(plan, arena)
-    updates = Board(arena.below("board")).column("updates")
-    for name, vector in before.items():
-        now = arena[f"sync/{name}/vector"]
-        assert torch.isfinite(now).all()
-        assert not torch.equal(now, vector)
-        counted = updates[0] if SCHEMES[sync].collective else updates.sum()
-        assert plan.schemes[name].version(arena.below(f"sync/{name}")) == counted
+    assert_learns(asked)
 
 
 @pytest.mark.parametrize(("workers", "learners"), [(1, 1), (2, 1), (3, 1), (3, 2), (4, 2)])
@@ -110,17 +115,7 @@ def test_inline_every_cell_with_actors_apart_runs(algo: str, sync: str, workers:
         assert str(caught.value) == reason
         assert "Use --" in reason
         return
-    plan = small_plan(**asked)
-    arena = new_arena(plan)
-    before = {name: arena[f"sync/{name}/vector"].clone() for name in plan.schemes}
-    run_over(plan, arena)
-    updates = Board(arena.below("board")).column("updates")
-    for name, vector in before.items():
-        now = arena[f"sync/{name}/vector"]
-        assert torch.isfinite(now).all()
-        assert not torch.equal(now, vector)
-        counted = updates[0] if SCHEMES[sync].collective else updates.sum()
-        assert plan.schemes[name].version(arena.below(f"sync/{name}")) == counted
+    assert_learns(asked)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,97 @@
+"""Dreaming: steps that were never taken, from real states, in a model of the environment."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from passel.data.imagined import Imagined
+from passel.data.limiter import Limiter
+from passel.data.starts import Starts
+from passel.types import Array, Bools, Floats, Ints, Transitions
+
+#: Of the first steps of a dream at least this part is kept, whatever the models think of them: where they disagree
+#: everywhere, the steps on which they disagree least are better than none.
+LEAST_KEPT = 0.25
+
+
+@dataclass(frozen=True)
+class Vision:
+    """What would come of some actions: [B, ...] each. `doubt` is by how much the models disagree, in units of how wrong
+    they usually are; 0 where there is no doubt.
+    """
+
+    next_obs: Floats
+    reward: Floats
+    terminated: Bools
+    doubt: Floats
+
+
+class World(Protocol):
+    """Something to dream in: a learnt model, or a copy of the environment."""
+
+    def imagine(self, obs: Floats, action: Ints) -> Vision: ...
+
+
+class Dreamt(Protocol):
+    """Whoever decides what to do in a dream."""
+
+    def act(self, obs: Array, step: int, rng: np.random.Generator) -> Array: ...
+
+
+class Dreams:
+    """Rollouts of at most `depth` steps from real states, by the present policy, into a memory of their own.
+
+    A rollout ends where it would terminate, and stops short of a step on which the models disagree too much. Nothing is
+    ever truncated in a dream. `limiter` counts what was dreamt and what was learnt from it.
+
+    Runs in: each dreamer.
+    """
+
+    def __init__(
+        self,
+        starts: Starts,
+        world: World,
+        policy: Dreamt,
+        memory: Imagined,
+        limiter: Limiter,
+        rng: np.random.Generator,
+        *,
+        gamma: float,
+        rollouts: int,
+        depth: int,
+        limit: float,
+    ) -> None:
+        self._starts, self._world, self._policy, self._memory, self._limiter = starts, world, policy, memory, limiter
+        self._rng, self._gamma, self._rollouts, self._depth, self._limit = rng, gamma, rollouts, depth, limit
+
+    def dream(self, version: int, steps_so_far: int) -> tuple[int, float]:
+        """Dream once, with a model of this version. Returns how many steps were kept, and the mean doubt of the first."""
+        obs, action = self._starts.choose(self._rollouts, self._rng)
+        kept, doubt = 0, 0.0
+        for depth in range(self._depth):
+            if action is None:
+                action = self._policy.act(obs, steps_so_far, self._rng)
+            seen = self._world.imagine(obs, action)
+            good = seen.doubt <= self._limit
+            if not depth:
+                doubt = float(seen.doubt.mean())
+                good |= _least_doubted(seen.doubt)
+            discount = np.where(seen.terminated, np.float32(0), np.float32(self._gamma))
+            rows = Transitions(obs[good], action[good], seen.reward[good], discount[good], seen.next_obs[good])
+            self._memory.remember(rows, version)
+            self._limiter.inserted(len(rows))
+            kept += len(rows)
+            obs, action = seen.next_obs[good & ~seen.terminated], None
+            if not len(obs):
+                break
+        return kept, doubt
+
+
+def _least_doubted(doubt: Floats) -> Bools:
+    count = max(1, int(LEAST_KEPT * len(doubt)))
+    chosen = np.zeros(len(doubt), np.bool_)
+    chosen[np.argsort(doubt, kind="stable")[:count]] = True
+    return chosen

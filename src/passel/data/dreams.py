@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
 from typing import Protocol
 
 import numpy as np
@@ -10,23 +10,11 @@ import numpy as np
 from passel.data.imagined import Imagined
 from passel.data.limiter import Limiter
 from passel.data.starts import Starts
-from passel.types import Array, Bools, Floats, Ints, Transitions
+from passel.types import Array, Bools, Floats, Ints, Transitions, Vision
 
 #: Of the first steps of a dream at least this part is kept, whatever the models think of them: where they disagree
 #: everywhere, the steps on which they disagree least are better than none.
 LEAST_KEPT = 0.25
-
-
-@dataclass(frozen=True)
-class Vision:
-    """What would come of some actions: [B, ...] each. `doubt` is by how much the models disagree, in units of how wrong
-    they usually are; 0 where there is no doubt.
-    """
-
-    next_obs: Floats
-    reward: Floats
-    terminated: Bools
-    doubt: Floats
 
 
 class World(Protocol):
@@ -45,7 +33,8 @@ class Dreams:
     """Rollouts of at most `depth` steps from real states, by the present policy, into a memory of their own.
 
     A rollout ends where it would terminate, and stops short of a step on which the models disagree too much. Nothing is
-    ever truncated in a dream. `limiter` counts what was dreamt and what was learnt from it.
+    ever truncated in a dream. `limiter` counts what was dreamt and what was learnt from it; `version` is of the
+    model that is dreamt in.
 
     Runs in: each dreamer.
     """
@@ -63,14 +52,17 @@ class Dreams:
         rollouts: int,
         depth: int,
         limit: float,
+        version: Callable[[], int],
     ) -> None:
         self._starts, self._world, self._policy, self._memory, self._limiter = starts, world, policy, memory, limiter
         self._rng, self._gamma, self._rollouts, self._depth, self._limit = rng, gamma, rollouts, depth, limit
+        self._version = version
 
-    def dream(self, version: int, steps_so_far: int) -> tuple[int, float]:
-        """Dream once, with a model of this version. Returns how many steps were kept, and the mean doubt of the first."""
+    def dream(self, steps_so_far: int) -> float:
+        """Dream once. Returns the mean doubt of the first steps."""
+        version = self._version()
         obs, action = self._starts.choose(self._rollouts, self._rng)
-        kept, doubt = 0, 0.0
+        doubt = 0.0
         for depth in range(self._depth):
             if action is None:
                 action = self._policy.act(obs, steps_so_far, self._rng)
@@ -83,11 +75,10 @@ class Dreams:
             rows = Transitions(obs[good], action[good], seen.reward[good], discount[good], seen.next_obs[good])
             self._memory.remember(rows, version)
             self._limiter.inserted(len(rows))
-            kept += len(rows)
             obs, action = seen.next_obs[good & ~seen.terminated], None
             if not len(obs):
                 break
-        return kept, doubt
+        return doubt
 
 
 def _least_doubted(doubt: Floats) -> Bools:

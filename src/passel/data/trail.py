@@ -51,18 +51,23 @@ class Trail(Replay):
     """
 
     @staticmethod
-    def trail_specs(capacity: int, obs_shape: tuple[int, ...], envs: int) -> dict[str, Spec]:
+    def trail_specs(capacity: int, obs_shape: tuple[int, ...]) -> dict[str, Spec]:
         return {
             **Ring.specs(capacity, obs_shape, np.dtype(np.float32)),
             "before": Spec((capacity,), torch.int64),
             "priority": Spec((capacity,)),
-            # The count of each environment's last step, plus one; 0 if its episode has only begun.
-            "last": Spec((envs,), torch.int64),
         }
 
-    def __init__(self, tensors: Mapping[str, Tensor]) -> None:
+    @staticmethod
+    def last_spec(envs: int) -> Spec:
+        """What the writer remembers: the count of each environment's last step, plus one; 0 if its episode has only
+        begun.
+        """
+        return Spec((envs,), torch.int64)
+
+    def __init__(self, tensors: Mapping[str, Tensor], last: Tensor | None = None) -> None:
         self._trail = self._ring = TrailRing(tensors)
-        self._last: Ints = tensors["last"].numpy()
+        self._last: Ints = np.empty(0, np.int64) if last is None else last.numpy()
 
     def follow(self, obs: Array, action: Array, step: Step) -> None:
         """Keep one step of every environment."""
@@ -70,10 +75,6 @@ class Trail(Replay):
         rows = Transitions(obs[real], action[real], step.reward[real], step.discount[real], step.next_obs[real])
         first, last = self._trail.follow(rows, self._last[real])
         self._last[real] = np.where(step.ended[real], 0, np.arange(first, last) + 1)
-
-    def break_off(self) -> None:
-        """The environments begin anew: what comes next follows nothing."""
-        self._last[:] = 0
 
     def draw(self, n: int, rng: np.random.Generator) -> Ints:
         """Counts of `n` steps, all equally likely."""

@@ -15,7 +15,7 @@ from passel.algos import ALGORITHMS
 from passel.api import PLACEMENTS
 from passel.place import plan as plans
 from passel.place.board import Board
-from passel.place.plan import why_not
+from passel.place.refusals import why_not
 from passel.recipes.resolve import resolve_config
 from passel.sync import SCHEMES
 from small import AIM, CORRIDOR, new_arena, run_over, settings_for, small_plan

@@ -27,31 +27,31 @@ class Playing(Role):
     def __init__(
         self, orders: Orders, envs: Envs, actor: Actor, learner: Learner, lessons: TwoMemories, models: Limiter | None
     ) -> None:
-        self.learner = learner
-        self._orders, self._envs, self._actor, self._lessons, self._models = orders, envs, actor, lessons, models
+        self.learner, self.lessons = learner, lessons
+        self._orders, self._envs, self._actor, self._models = orders, envs, actor, models
 
     def turn(self) -> bool:
         """Act until an update is due, and make it; or, where the dreams are behind, help with them."""
         if self._room():
             self.learner.pull()
-            while not self._lessons.real_due():
+            while not self.lessons.real_due():
                 self._orders.stepped(self._actor.collect(self._orders.board.steps))
                 if self._orders.resting or not self._room():
                     return True
             update(self._orders, self.learner)
             return True
-        if self._lessons.imagined_due():
+        if self.lessons.imagined_due():
             self.learner.pull()
             update(self._orders, self.learner)
             return True
         return False
 
     def _room(self) -> bool:
-        return self._lessons.room() and (self._models is None or self._models.may_insert())
+        return self.lessons.room() and (self._models is None or self._models.may_insert())
 
     def park(self) -> None:
         self.learner.pull()
-        self._lessons.park()
+        self.lessons.park()
 
     @property
     def loss(self) -> float:
@@ -62,7 +62,7 @@ class Playing(Role):
         return self.learner.staleness
 
     def scalars(self) -> list[float]:
-        return [self._lessons.dream_ratio]
+        return [self.lessons.dream_ratio]
 
     def close(self) -> None:
         self._envs.close()

@@ -39,7 +39,7 @@ def resolve_config(*layers: Mapping[str, Any]) -> tuple[RunConfig, Any]:
     if algo not in ALGORITHMS:
         raise PasselError(f"there is no --algo {algo}. Choose from {', '.join(ALGORITHMS)}.")
     numbers_class = ALGORITHMS[algo].Config
-    known = _usual_scheme(algo, said) | preset(algo, said.get("env", RunConfig.env))
+    known = _usual_scheme(algo, said) | _usual_envs(algo) | preset(algo, said.get("env", RunConfig.env))
     known |= {**named.settings, "algo": algo} if named else {}
     config, rest = resolve(RunConfig, known, said, known=[f.name for f in dataclasses.fields(numbers_class)])
     numbers, _ = resolve(numbers_class, rest)
@@ -74,6 +74,11 @@ def _usual_scheme(algo: str, said: Mapping[str, Any]) -> dict[str, Any]:
     if not ALGORITHMS[algo].apart:
         return {}
     return {"sync": "solo" if said.get("learners", 1) == 1 else "allreduce"}
+
+
+def _usual_envs(algo: str) -> dict[str, Any]:
+    """Who dreams does so because there is one real environment."""
+    return {"envs": 1} if ALGORITHMS[algo].dreams else {}
 
 
 def _default_workers(config: RunConfig) -> int:

@@ -1,4 +1,4 @@
-"""How an algorithm that dreams is fed."""
+"""Replay of what is real, and beside it what is imagined: Dyna."""
 
 from __future__ import annotations
 
@@ -17,7 +17,9 @@ from passel.data.starts import Explore, Starts, Sweeping, Uniform
 from passel.data.trail import Trail
 from passel.data.two_memories import ModelLessons, TwoMemories, Waking
 from passel.envs.grounded import GroundedWorld
-from passel.place.diets import SLACK, ReplayDiet
+from passel.place.diets.replay import ReplayDiet
+from passel.place.diets.shared_replay import SLACK
+from passel.types import Floats
 
 if TYPE_CHECKING:
     from passel.place.plan import Shop
@@ -100,7 +102,12 @@ class DreamDiet(ReplayDiet):
 
     def world(self, shop: Shop) -> LearntWorld:
         scale = RunningScale(shop.arena.below("scale"))
-        return cast(Dyna, shop.algo).world(scale.read, shop.arena["models"].numpy())
+        return cast(Dyna, shop.algo).world(scale.read, self.cells(shop))
+
+    def cells(self, shop: Shop) -> Floats:
+        """The models' usual error, and the last dream's mean doubt."""
+        both: Floats = shop.arena["models"].numpy()
+        return both
 
     def dreaming(self, shop: Shop, world: LearntWorld) -> Dreams:
         numbers, algo = self.numbers, cast(Dyna, shop.algo)

@@ -46,7 +46,9 @@ class Pupil(Protocol):
 
 
 class Learner:
-    """One update at a time: pull, draw, differentiate, push. `stage` is what its time is called. Runs in: each learner.
+    """One update at a time: pull, draw, differentiate, push. `stage` is what its time is called.
+
+    Runs in: each learner.
     """
 
     def __init__(

@@ -11,4 +11,6 @@ from passel.algos.dyna import Dyna
 from passel.algos.impala import Impala
 from passel.algos.ppo import PPO
 
-ALGORITHMS: dict[str, type[Algorithm]] = {algorithm.name: algorithm for algorithm in (DQN, A3C, PPO, AWR, Impala, Apex, Dyna)}
+ALGORITHMS: dict[str, type[Algorithm]] = {
+    algorithm.name: algorithm for algorithm in (DQN, A3C, PPO, AWR, Impala, Apex, Dyna)
+}

@@ -1,5 +1,5 @@
-"""Dyna-Q with networks (Sutton 1991; Peng et al. 2018): DQN that also learns a model of its environment, and learns from
-what it dreams in it.
+"""Dyna-Q with networks (Sutton 1991; Peng et al. 2018): DQN that also learns a model of its environment, and
+learns from what it dreams in it.
 
 The loss of the values is DQN's, for real and for imagined transitions alike. The model is a second network with a
 vector of its own.
@@ -18,8 +18,8 @@ from passel.algos.base import DietName, Loss
 from passel.algos.dqn import DQN, DQNConfig
 from passel.arena import Tensors
 from passel.config import option
-from passel.maths.q_learning import q_learning_target, q_of_action
 from passel.maths.dynamics import Scale, disagreement, model_loss_and_slope
+from passel.maths.q_learning import q_learning_target, q_of_action
 from passel.nets.flat import Flat
 from passel.nets.perceptron import RecordedLoss
 from passel.nets.world_model import WorldModel
@@ -79,9 +79,7 @@ class Dyna(DQN):
 
     def td_abs(self, batch: Batch, gamma: float) -> Floats:
         """By how much the value of each single step is wrong: |r + gamma max_a Q(s', a) - Q(s, a)|."""
-        goal = q_learning_target(
-            batch.reward, np.float32(gamma) * batch.discount, self._online.values(batch.next_obs)
-        )
+        goal = q_learning_target(batch.reward, np.float32(gamma) * batch.discount, self._online.values(batch.next_obs))
         error: Floats = np.abs(goal - q_of_action(self._online.values(batch.obs), batch.action))
         return error
 

@@ -6,13 +6,13 @@ Only where an observation tells the whole state: a copy is set to it, takes one 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 
-from passel.envs.build import AnyEnv, Factory, build
-from passel.types import Array, Floats, Ints, PasselError, Vision
+from passel.envs.build import Factory, build
+from passel.types import Array, Floats, Ints, Vision
 
 
 def _as_seen(obs: Floats) -> Array:
@@ -36,37 +36,31 @@ STATES: dict[str, Callable[[Floats], Array]] = {
 class GroundedWorld:
     """Takes single steps from given states in a copy of the environment."""
 
-    def __init__(self, env: str | Factory, env_args: dict[str, Any] | None = None) -> None:
-        self._env: AnyEnv = build(env, env_args)
-        inner: Any = self._env.unwrapped
-        if reason := why_not(self._env):
-            self._env.close()
-            raise PasselError(reason)
-        self._inner, self._state_of = inner, STATES[type(inner).__name__]
-        self._first_action = int(getattr(inner.action_space, "start", 0))
-        inner.reset(seed=0)
+    def __init__(self, env: str | Factory, env_args: Mapping[str, Any] | None = None) -> None:
+        self._inner: Any = build(env, env_args).unwrapped
+        self._state_of = STATES[type(self._inner).__name__]
+        self._inner.reset(seed=0)
 
     def imagine(self, obs: Floats, action: Ints) -> Vision:
         """What does come of these actions. Nothing is truncated: the time limit is no part of the dynamics."""
         next_obs, reward = np.empty_like(obs), np.empty(len(obs), np.float32)
         terminated = np.empty(len(obs), np.bool_)
-        for row, chosen in enumerate((action + self._first_action).tolist()):
+        for row, chosen in enumerate(action.tolist()):
             self._inner.state = self._state_of(obs[row])
             if hasattr(self._inner, "steps_beyond_terminated"):
                 self._inner.steps_beyond_terminated = None  # CartPole counts what comes after the end
             next_obs[row], reward[row], terminated[row], _, _ = self._inner.step(chosen)
         return Vision(next_obs, reward, terminated, doubt=np.zeros(len(obs), np.float32))
 
-    def close(self) -> None:
-        self._env.close()
 
-
-def why_not(env: AnyEnv) -> str | None:
+def why_not(env: str | Factory, env_args: Mapping[str, Any] | None = None) -> str | None:
     """Why this environment cannot be put into a state, in one sentence with the cure; None if it can."""
-    inner = env.unwrapped
-    if type(inner).__name__ in STATES and type(inner).__module__.startswith("gymnasium.envs.classic_control"):
+    made = build(env, env_args)
+    inner = type(made.unwrapped)
+    made.close()
+    if inner.__name__ in STATES and inner.__module__.startswith("gymnasium.envs.classic_control"):
         return None
     return (
-        f"--grounded puts a copy of the environment into states that were seen, and {type(inner).__name__} cannot be put "
-        "into a state by what it shows. Use CartPole, Acrobot or MountainCar, or leave it out."
+        f"--grounded puts a copy of the environment into states that were seen, and {inner.__name__} cannot be put "
+        "into one by what it shows. Use CartPole, Acrobot or MountainCar, or leave it out."
     )

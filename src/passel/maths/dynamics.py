@@ -55,7 +55,7 @@ def model_loss_and_slope(output: Floats, goal: Floats, terminated: Floats) -> tu
     Shapes: output [M, K + 1, B], its last row z the logits of termination; goal [M, K, B]: change of state and reward,
     scaled; terminated [M, B], 0 or 1. h is Huber's function, for a crash must not outweigh a thousand steps of flight.
     """
-    members, width, rows = output.shape
+    _, width, rows = output.shape
     predicted, logit = output[:, :-1], output[:, -1]
     check_shapes("M K B", predicted, goal)
     check_shapes("M B", logit, terminated)

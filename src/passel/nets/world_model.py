@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import pairwise
 
 import numpy as np
 import torch
@@ -31,7 +32,7 @@ class WorldModel(nn.Module):
         self.members, self.obs_size, self.n_actions = members, obs_size, n_actions
         widths = [obs_size + n_actions, *hidden, obs_size + 2]
         self.weights, self.biases = nn.ParameterList(), nn.ParameterList()
-        for inputs, outputs in zip(widths[:-1], widths[1:], strict=True):
+        for inputs, outputs in pairwise(widths):
             reach = 1 / math.sqrt(inputs)  # as torch starts a linear layer
             self.weights.append(nn.Parameter(torch.empty(members, outputs, inputs).uniform_(-reach, reach)))
             self.biases.append(nn.Parameter(torch.empty(members, outputs, 1).uniform_(-reach, reach)))
@@ -72,7 +73,6 @@ class WorldModel(nn.Module):
         wires, delta = self._wire(), output_grad
         for number in range(len(wires) - 1, -1, -1):
             wire, x = wires[number], tape[number]
-            assert wire.weight_grad is not None and wire.bias_grad is not None, "put the module behind a Flat first"
             np.matmul(delta, x.swapaxes(1, 2), out=wire.weight_grad)
             np.sum(delta, axis=2, keepdims=True, out=wire.bias_grad)
             if number:
@@ -95,4 +95,7 @@ class _Wire:
     def __init__(self, weight: Tensor, bias: Tensor) -> None:
         self.weight: Floats = weight.detach().numpy()
         self.bias: Floats = bias.detach().numpy()
-        self.weight_grad, self.bias_grad = (None if each.grad is None else each.grad.numpy() for each in (weight, bias))
+        # Without a Flat there is no place for a gradient, and nobody asks for one.
+        self.weight_grad, self.bias_grad = (
+            np.empty(0, np.float32) if each.grad is None else each.grad.numpy() for each in (weight, bias)
+        )

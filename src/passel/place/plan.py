@@ -112,9 +112,7 @@ class Plan:
     @cached_property
     def cast(self) -> Cast:
         """Who acts and who learns."""
-        return cast_for(
-            self.workers, self.config.learners, apart=self.algorithm.apart, dreams=self.algorithm.dreams
-        )
+        return cast_for(self.workers, self.config.learners, apart=self.algorithm.apart, dreams=self.algorithm.dreams)
 
     def threads_of(self, rank: int) -> int:
         """How many threads worker `rank` may use."""
@@ -371,7 +369,9 @@ class Plan:
             batches = diet.model_lessons(shop, models)
             taught = Learner(world, {MODEL: syncs[MODEL]}, batches, shop.clock, stage="model")
             teacher = ModelTeacher(shop.orders, taught, batches, self.numbers.model_lr)
-        return Dreaming(shop.orders, learner, lessons, diet.dreaming(shop, world), teacher, shop.clock, diet.cells(shop))
+        return Dreaming(
+            shop.orders, learner, lessons, diet.dreaming(shop, world), teacher, shop.clock, diet.cells(shop)
+        )
 
     def _syncs(self, shop: Shop) -> dict[str, Sync]:
         return {

@@ -29,6 +29,12 @@ def why_not(sync: str, place: str, workers: int = 2, *, algo: str = "dqn", learn
             f"--sync {sync} is one learner that shares nothing, and --workers {workers} asks for more. "
             "Use --workers 1, or a scheme that shares: locked, hogwild, server or allreduce."
         )
+    if ALGORITHMS[algo].dreams and SCHEMES[sync].collective and workers > 1:
+        return (
+            f"--sync {sync} needs a gradient of every worker at every update, and of {algo} the one who acts and those "
+            "who dream learn each at its own time. Use --sync hogwild, locked or server; "
+            f"--model-sync {sync} shares the models."
+        )
     return None
 
 
@@ -65,13 +71,22 @@ def check(config: RunConfig) -> None:
     reason = why_not(config.sync, config.place, config.workers, algo=config.algo, learners=config.learners)
     if reason:
         raise PasselError(reason)
-    if is_level_set(config.env) and ALGORITHMS[config.algo].apart:
+    if is_level_set(config.env) and (ALGORITHMS[config.algo].apart or ALGORITHMS[config.algo].dreams):
         raise PasselError(
             f"a set of levels needs rollouts in which every level counts the same, and {config.algo} takes what its "
             "actors bring. Use --algo ppo or a3c."
         )
     if is_level_set(config.env):
         _check_levels(config)
+
+
+def check_models(sync: str, dreamers: int) -> None:
+    """Refuse a scheme that the models of so many dreamers cannot be shared by."""
+    if SCHEMES[sync].one_learner and dreamers > 1:
+        raise PasselError(
+            f"--model-sync {sync} is one learner that shares nothing, and there are {dreamers} dreamers to teach the "
+            "models. Use --workers 2, or --model-sync hogwild."
+        )
 
 
 def _check_levels(config: RunConfig) -> None:

@@ -17,6 +17,7 @@ from passel.data.starts import Explore, Starts, Sweeping, Uniform
 from passel.data.trail import Trail
 from passel.data.two_memories import ModelLessons, TwoMemories, Waking
 from passel.envs.grounded import GroundedWorld
+from passel.envs.grounded import why_not as why_not_grounded
 from passel.place.diets.replay import ReplayDiet
 from passel.place.diets.shared_replay import SLACK
 from passel.types import Floats
@@ -63,6 +64,19 @@ class DreamDiet(ReplayDiet):
     def taught(self) -> bool:
         """Whether there is a model to teach."""
         return self.dreams and not self.numbers.grounded
+
+    def why_not(self) -> str | None:
+        spec = self.plan.spec
+        if len(spec.obs_shape) != 1:
+            return (
+                f"--algo dyna dreams of states that are vectors, and {spec.id} shows {spec.obs_shape}. "
+                "Use --algo dqn, or another environment."
+            )
+        if self.numbers.grounded and spec.backend == "remote":
+            return "--grounded needs a copy of the environment in this process, and a server's is not. Leave it out."
+        if self.numbers.grounded:
+            return why_not_grounded(self.plan.env, self.plan.env_args)
+        return super().why_not()
 
     def interrupt(self, own: Tensors) -> None:
         super().interrupt(own)

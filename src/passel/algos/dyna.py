@@ -30,6 +30,8 @@ ONLY_DQN = {"only": {"algo": "dqn"}}
 REACH = 10.0
 #: How much of the models' usual error a batch replaces.
 NEWS = 0.02
+#: A logit of termination beyond this is a clear word: odds of 20 to 1.
+SURE = 3.0
 #: Models cannot be more certain than this, in units of what they predict.
 LEAST_ERROR = 1e-3
 
@@ -139,18 +141,24 @@ class LearntWorld:
             next_obs=np.clip(next_obs, low, high),
             reward=scale.reward(mean[-2]),
             terminated=mean[-1] > 0,
-            doubt=self._in_errors(disagreement(output)),
+            doubt=self._doubt(output),
         )
 
     def doubt(self, obs: Floats, action: Array) -> Floats:
         """By how much the models disagree, in units of how wrong they usually are: [B]."""
-        return self._in_errors(disagreement(self._output(self._scale(), obs, action)))
+        return self._doubt(self._output(self._scale(), obs, action))
 
     def _output(self, scale: Scale, obs: Floats, action: Array) -> Floats:
         return self._model.record(self._model.inputs(scale.of_obs(obs), action))[0]
 
-    def _in_errors(self, spread: Floats) -> Floats:
-        return spread / np.float32(max(self.error, LEAST_ERROR))
+    def _doubt(self, output: Floats) -> Floats:
+        """Beyond all measure where it is not clear to every model whether the episode would end: a value that is asked
+        for beyond the end, where nobody has ever been, is worse than none.
+        """
+        doubt = disagreement(output) / np.float32(max(self.error, LEAST_ERROR))
+        logit = output[:, -1]
+        clear = (logit.min(axis=0) > SURE) | (logit.max(axis=0) < -SURE)
+        return np.where(clear, doubt, np.float32(np.inf))
 
     def _scale(self) -> Scale:
         size = self._model.obs_size

@@ -59,7 +59,7 @@ class Dreams:
         self._version = version
 
     def dream(self, steps_so_far: int) -> float:
-        """Dream once. Returns the mean doubt of the first steps."""
+        """Dream once. Returns the median doubt of the first steps."""
         version = self._version()
         obs, action = self._starts.choose(self._rollouts, self._rng)
         doubt = 0.0
@@ -69,7 +69,7 @@ class Dreams:
             seen = self._world.imagine(obs, action)
             good = seen.doubt <= self._limit
             if not depth:
-                doubt = float(seen.doubt.mean())
+                doubt = float(np.median(seen.doubt))
                 good |= _least_doubted(seen.doubt)
             discount = np.where(seen.terminated, np.float32(0), np.float32(self._gamma))
             rows = Transitions(obs[good], action[good], seen.reward[good], discount[good], seen.next_obs[good])

@@ -92,7 +92,7 @@ class ModelTeacher:
 
 class Dreaming(Role):
     """Teaches the models, dreams, and learns the values from dreams. `numbers` are the models' usual error and the last
-    dream's mean doubt, in the arena.
+    dream's median doubt, in the arena.
     """
 
     def __init__(

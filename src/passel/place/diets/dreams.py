@@ -119,7 +119,7 @@ class DreamDiet(ReplayDiet):
         return cast(Dyna, shop.algo).world(scale.read, self.cells(shop))
 
     def cells(self, shop: Shop) -> Floats:
-        """The models' usual error, and the last dream's mean doubt."""
+        """The models' usual error, and the last dream's median doubt."""
         both: Floats = shop.arena["models"].numpy()
         return both
 

@@ -135,12 +135,13 @@ class Batch:
 class Vision:
     """What would come of some actions, by somebody who has not taken them: [B, ...] each.
 
-    `doubt` is by how much the models disagree, in units of how wrong they usually are; 0 where there is no doubt.
+    `over` is the chance that the episode terminates there. `doubt` is by how much the models disagree, in units of how
+    wrong they usually are; 0 where there is no doubt.
     """
 
     next_obs: Floats
     reward: Floats
-    terminated: Bools
+    over: Floats
     doubt: Floats
 
 

@@ -246,7 +246,7 @@ class Doubtful:
         return obs[:, 0]
 
     def imagine(self, obs: Floats, action: Ints) -> Vision:
-        return Vision(obs + 1, obs[:, 0] * 10, obs[:, 0] + 1 >= self.ends_at, self.doubt(obs, action))
+        return Vision(obs + 1, obs[:, 0] * 10, (obs[:, 0] + 1 >= self.ends_at).astype(np.float32), self.doubt(obs, action))
 
 
 class Still:

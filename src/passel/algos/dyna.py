@@ -30,7 +30,8 @@ ONLY_DQN = {"only": {"algo": "dqn"}}
 REACH = 10.0
 #: How much of the models' usual error a batch replaces.
 NEWS = 0.02
-#: A logit of termination beyond this is a clear word: odds of 20 to 1.
+#: A logit of termination beyond this, odds of 20 to 1, is a clear word: a small chance of an end at every step would
+#: add up to a horizon that is not there.
 SURE = 3.0
 #: Models cannot be more certain than this, in units of what they predict.
 LEAST_ERROR = 1e-3
@@ -140,7 +141,7 @@ class LearntWorld:
         return Vision(
             next_obs=np.clip(next_obs, low, high),
             reward=scale.reward(mean[-2]),
-            terminated=mean[-1] > 0,
+            over=np.where(np.abs(mean[-1]) > SURE, mean[-1] > 0, 1 / (1 + np.exp(-mean[-1]))).astype(np.float32),
             doubt=self._doubt(output),
         )
 
@@ -152,13 +153,8 @@ class LearntWorld:
         return self._model.record(self._model.inputs(scale.of_obs(obs), action))[0]
 
     def _doubt(self, output: Floats) -> Floats:
-        """Beyond all measure where it is not clear to every model whether the episode would end: a value that is asked
-        for beyond the end, where nobody has ever been, is worse than none.
-        """
-        doubt = disagreement(output) / np.float32(max(self.error, LEAST_ERROR))
-        logit = output[:, -1]
-        clear = (logit.min(axis=0) > SURE) | (logit.max(axis=0) < -SURE)
-        return np.where(clear, doubt, np.float32(np.inf))
+        doubt: Floats = disagreement(output) / np.float32(max(self.error, LEAST_ERROR))
+        return doubt
 
     def _scale(self) -> Scale:
         size = self._model.obs_size

@@ -32,7 +32,8 @@ class Dreamt(Protocol):
 class Dreams:
     """Rollouts of at most `depth` steps from real states, by the present policy, into a memory of their own.
 
-    A rollout ends where it would terminate, and stops short of a step on which the models disagree too much. Nothing is
+    Where it is not clear whether an episode would end, the value of going on counts by the chance of it. A rollout ends
+    where it more likely than not would terminate, and stops short of a step on which the models disagree too much. Nothing is
     ever truncated in a dream. `limiter` counts what was dreamt and what was learnt from it; `version` is of the
     model that is dreamt in.
 
@@ -71,11 +72,11 @@ class Dreams:
             if not depth:
                 doubt = float(np.median(seen.doubt))
                 good |= _least_doubted(seen.doubt)
-            discount = np.where(seen.terminated, np.float32(0), np.float32(self._gamma))
+            discount = np.float32(self._gamma) * (1 - seen.over)
             rows = Transitions(obs[good], action[good], seen.reward[good], discount[good], seen.next_obs[good])
             self._memory.remember(rows, version)
             self._limiter.inserted(len(rows))
-            obs, action = seen.next_obs[good & ~seen.terminated], None
+            obs, action = seen.next_obs[good & (seen.over < 0.5)], None
             if not len(obs):
                 break
         return doubt

@@ -44,13 +44,13 @@ class GroundedWorld:
     def imagine(self, obs: Floats, action: Ints) -> Vision:
         """What does come of these actions. Nothing is truncated: the time limit is no part of the dynamics."""
         next_obs, reward = np.empty_like(obs), np.empty(len(obs), np.float32)
-        terminated = np.empty(len(obs), np.bool_)
+        over = np.empty(len(obs), np.float32)
         for row, chosen in enumerate(action.tolist()):
             self._inner.state = self._state_of(obs[row])
             if hasattr(self._inner, "steps_beyond_terminated"):
                 self._inner.steps_beyond_terminated = None  # CartPole counts what comes after the end
-            next_obs[row], reward[row], terminated[row], _, _ = self._inner.step(chosen)
-        return Vision(next_obs, reward, terminated, doubt=np.zeros(len(obs), np.float32))
+            next_obs[row], reward[row], over[row], _, _ = self._inner.step(chosen)
+        return Vision(next_obs, reward, over, doubt=np.zeros(len(obs), np.float32))
 
 
 def why_not(env: str | Factory, env_args: Mapping[str, Any] | None = None) -> str | None:

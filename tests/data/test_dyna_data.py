@@ -124,7 +124,9 @@ def rows(values: list[int]) -> Transitions:
 
 
 class TestImagined:
-    def memory(self, dreamers: int = 1, age: int = 3, capacity: int = 40) -> tuple[list[Imagined], Callable[[int], None]]:
+    def memory(
+        self, dreamers: int = 1, age: int = 3, capacity: int = 40
+    ) -> tuple[list[Imagined], Callable[[int], None]]:
         version = [0]
         kept = tensors(Imagined.dated_specs(capacity, OBS, dreamers))
         made = [Imagined(kept, writer, lambda: version[0], age) for writer in range(dreamers)]
@@ -185,7 +187,7 @@ class Table:
 
 class TestSweeping:
     def test_the_order_is_that_of_prioritized_sweeping_in_a_table(self) -> None:
-        """A brute-force queue, one step at a time, over chains of states; each step that is popped is learnt at once."""
+        """A brute-force queue, one step at a time, over chains of states; each that is popped is learnt at once."""
         rng, gamma = np.random.default_rng(3), 0.9
         trail, steps = make_trail(), list[tuple[int, int, float, bool]]()
         for first, length in ((0, 7), (10, 5), (20, 9)):
@@ -194,7 +196,7 @@ class TestSweeping:
                 before = len(steps) - 1 if n > first else -1
                 steps.append((n, before, float(n), n == first + length - 1))
         table = Table(rng.normal(10, 5, 40).astype(np.float32))
-        by_hand, queue = table.values.copy(), {count: np.inf for count in range(len(steps))}
+        by_hand, queue = table.values.copy(), dict.fromkeys(range(len(steps)), np.inf)
         sweeping, popped, expected = Sweeping(trail, table, gamma), [], []
         for _ in range(60):
             state, _ = sweeping.choose(1, rng)
@@ -246,7 +248,9 @@ class Doubtful:
         return obs[:, 0]
 
     def imagine(self, obs: Floats, action: Ints) -> Vision:
-        return Vision(obs + 1, obs[:, 0] * 10, (obs[:, 0] + 1 >= self.ends_at).astype(np.float32), self.doubt(obs, action))
+        return Vision(
+            obs + 1, obs[:, 0] * 10, (obs[:, 0] + 1 >= self.ends_at).astype(np.float32), self.doubt(obs, action)
+        )
 
 
 class Still:
@@ -272,7 +276,9 @@ class TestStarts:
 
 
 class TestDreams:
-    def dreams(self, *, depth: int = 3, limit: float = 100.0, ends_at: float = np.inf) -> tuple[Dreams, Imagined, Limiter]:
+    def dreams(
+        self, *, depth: int = 3, limit: float = 100.0, ends_at: float = np.inf
+    ) -> tuple[Dreams, Imagined, Limiter]:
         trail = make_trail()
         walk(trail, 8, end=False)
         memory = Imagined(tensors(Imagined.dated_specs(1000, OBS, 1)), 0, lambda: 7, age=0)

@@ -141,7 +141,7 @@ class LearntWorld:
         return Vision(
             next_obs=np.clip(next_obs, low, high),
             reward=scale.reward(mean[-2]),
-            over=np.where(np.abs(mean[-1]) > SURE, mean[-1] > 0, 1 / (1 + np.exp(-mean[-1]))).astype(np.float32),
+            over=_chance(mean[-1]),
             doubt=self._doubt(output),
         )
 
@@ -173,3 +173,9 @@ class LearntWorld:
 
     def enough(self, agreed: float) -> bool:
         return False
+
+
+def _chance(logit: Floats) -> Floats:
+    """Of an end; certainty, where the word is clear."""
+    odds = np.exp(np.clip(logit, -SURE, SURE))
+    return np.where(np.abs(logit) >= SURE, logit > 0, odds / (1 + odds)).astype(np.float32)

@@ -33,9 +33,9 @@ class Dreams:
     """Rollouts of at most `depth` steps from real states, by the present policy, into a memory of their own.
 
     Where it is not clear whether an episode would end, the value of going on counts by the chance of it. A rollout ends
-    where it more likely than not would terminate, and stops short of a step on which the models disagree too much. Nothing is
-    ever truncated in a dream. `limiter` counts what was dreamt and what was learnt from it; `version` is of the
-    model that is dreamt in.
+    where it more likely than not would terminate, and stops short of a step on which the models disagree too much.
+    Nothing is ever truncated in a dream. `limiter` counts what was dreamt and what was learnt from it; `version` is of
+    the model that is dreamt in.
 
     Runs in: each dreamer.
     """

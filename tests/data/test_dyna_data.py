@@ -254,7 +254,12 @@ class Doubtful:
 
 
 class Still:
+    """Explores with action 1, and is greedy for action 0."""
+
     def act(self, obs: Floats, step: int, rng: np.random.Generator) -> Ints:
+        return np.ones(len(obs), np.int64)
+
+    def act_greedily(self, obs: Floats) -> Ints:
         return np.zeros(len(obs), np.int64)
 
 
@@ -298,29 +303,47 @@ class TestDreams:
         )
         return dreams, memory, limiter
 
-    def test_a_dream_goes_on_from_where_it_came_to(self) -> None:
-        dreams, memory, limiter = self.dreams()
+    def test_single_steps(self) -> None:
+        dreams, memory, limiter = self.dreams(depth=1)
         dreams.dream(0)
-        assert memory.fresh_rows() == limiter.inserts == 40 * 3
+        assert memory.fresh_rows() == limiter.inserts == 40
         batch = memory.sample(500, np.random.default_rng(0))
         assert (batch.next_obs == batch.obs + 1).all()
         assert (batch.reward == 10 * batch.obs[:, 0]).all()
         assert (batch.discount == np.float32(0.9)).all()
-        assert batch.obs[:, 0].max() > 7, "states that nobody has ever been in"
+        assert (batch.action == 1).all()
 
-    def test_it_ends_where_it_would_terminate(self) -> None:
-        dreams, memory, _ = self.dreams(ends_at=4)
+    @pytest.mark.parametrize(("ends_at", "limit"), [(np.inf, 100.0), (6, 100.0), (9, 7.0)])
+    def test_every_step_has_the_rewards_of_all_that_followed_it(self, ends_at: float, limit: float) -> None:
+        """Against a loop, one dream at a time: the states are numbered, so each tells how it must have gone on."""
+        dreams, memory, _ = self.dreams(depth=4, ends_at=ends_at, limit=limit)
         dreams.dream(0)
-        batch = memory.sample(500, np.random.default_rng(0))
-        assert ((batch.discount == 0) == (batch.next_obs[:, 0] >= 4)).all()
-        from_inside = batch.obs[:, 0] < 4
-        assert from_inside.any()
-        assert (batch.next_obs[from_inside, 0] <= 4).all()
+        batch = memory.sample(800, np.random.default_rng(0))
+        found = set()
+        for obs, action, reward, discount, there in zip(
+            batch.obs[:, 0], batch.action, batch.reward, batch.discount, batch.next_obs[:, 0], strict=True
+        ):
+            total, carry, state = 0.0, 1.0, float(obs)
+            while state < there:
+                total += carry * 10 * state
+                carry *= 0.0 if state + 1 >= ends_at else 0.9
+                state += 1
+            assert reward == pytest.approx(total, rel=1e-5)
+            assert discount == pytest.approx(carry, rel=1e-5)
+            ended = there >= ends_at or there > limit
+            length = int(there - obs)
+            # The first steps explore and go on for four, unless something ends the dream before.
+            assert action == 0 or length == 4 or ended
+            found.add((int(action), length))
+        assert {(1, 4), (0, 3), (0, 2), (0, 1)} <= found
+        assert (batch.discount == 0).any() == (ends_at < np.inf and ends_at <= limit)
 
     def test_it_stops_short_of_what_is_doubtful(self) -> None:
         dreams, memory, _ = self.dreams(depth=9, limit=5.0)
         dreams.dream(0)
-        assert memory.sample(500, np.random.default_rng(0)).obs[:, 0].max() == 5
+        batch = memory.sample(500, np.random.default_rng(0))
+        assert batch.obs[:, 0].max() == 5
+        assert batch.next_obs[:, 0].max() == 6
 
     def test_where_all_is_doubtful_the_least_doubtful_first_steps_are_kept(self) -> None:
         dreams, memory, _ = self.dreams(depth=9, limit=-1.0)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
@@ -27,15 +28,27 @@ class Dreamt(Protocol):
     """Whoever decides what to do in a dream."""
 
     def act(self, obs: Array, step: int, rng: np.random.Generator) -> Array: ...
+    def act_greedily(self, obs: Array) -> Array: ...
+
+
+@dataclass(frozen=True)
+class Layer:
+    """What was kept of one step of many dreams, and which of its rows the next layer's go on from."""
+
+    rows: Transitions
+    continued: Ints
 
 
 class Dreams:
-    """Rollouts of at most `depth` steps from real states, by the present policy, into a memory of their own.
+    """Rollouts of at most `depth` steps from real states into a memory of their own. The first action is the present
+    policy's, exploration included, or what `starts` says; all others are greedy.
 
-    Where it is not clear whether an episode would end, the value of going on counts by the chance of it. A rollout ends
-    where it more likely than not would terminate, and stops short of a step on which the models disagree too much.
-    Nothing is ever truncated in a dream. `limiter` counts what was dreamt and what was learnt from it; `version` is of
-    the model that is dreamt in.
+        r_t + gamma_t r_{t+1} + ... ,     gamma_t = gamma times the chance that it goes on at t
+
+    So a step is kept with the sum of the rewards up to the end of its dream: what greedy play makes of it, with nothing
+    to correct, however many steps that are. A rollout ends where it more likely than not would terminate, and stops
+    short of a step on which the models disagree too much. Nothing is ever truncated in a dream. `limiter` counts what
+    was dreamt and what was learnt from it; `version` is of the model that is dreamt in.
 
     Runs in: each dreamer.
     """
@@ -63,23 +76,42 @@ class Dreams:
         """Dream once. Returns the median doubt of the first steps."""
         version = self._version()
         obs, action = self._starts.choose(self._rollouts, self._rng)
-        doubt = 0.0
-        for depth in range(self._depth):
-            if action is None:
-                action = self._policy.act(obs, steps_so_far, self._rng)
+        if action is None:
+            action = self._policy.act(obs, steps_so_far, self._rng)
+        seen = self._world.imagine(obs, action)
+        doubt = float(np.median(seen.doubt))
+        layers = [self._layer(obs, action, seen, (seen.doubt <= self._limit) | _least_doubted(seen.doubt))]
+        while len(layers) < self._depth and len(layers[-1].continued):
+            obs = layers[-1].rows.next_obs[layers[-1].continued]
+            action = self._policy.act_greedily(obs)
             seen = self._world.imagine(obs, action)
             good = seen.doubt <= self._limit
-            if not depth:
-                doubt = float(np.median(seen.doubt))
-                good |= _least_doubted(seen.doubt)
-            discount = np.float32(self._gamma) * (1 - seen.over)
-            rows = Transitions(obs[good], action[good], seen.reward[good], discount[good], seen.next_obs[good])
+            layers[-1] = replace(layers[-1], continued=layers[-1].continued[good])
+            layers.append(self._layer(obs, action, seen, good))
+        for rows in summed(layers):
             self._memory.remember(rows, version)
             self._limiter.inserted(len(rows))
-            obs, action = seen.next_obs[good & (seen.over < 0.5)], None
-            if not len(obs):
-                break
         return doubt
+
+    def _layer(self, obs: Floats, action: Array, seen: Vision, good: Bools) -> Layer:
+        discount = np.float32(self._gamma) * (1 - seen.over[good])
+        rows = Transitions(obs[good], action[good], seen.reward[good], discount, seen.next_obs[good])
+        return Layer(rows, np.flatnonzero(seen.over[good] < 0.5))
+
+
+def summed(layers: Sequence[Layer]) -> list[Transitions]:
+    """The steps of each layer, the last one first, with the rewards of all that followed in the same dream."""
+    after = layers[-1].rows
+    done = [after]
+    for layer in reversed(layers[:-1]):
+        here, on = layer.rows, layer.continued
+        reward, discount, next_obs = here.reward.copy(), here.discount.copy(), here.next_obs.copy()
+        reward[on] += here.discount[on] * after.reward
+        discount[on] *= after.discount
+        next_obs[on] = after.next_obs
+        after = Transitions(here.obs, here.action, reward, discount, next_obs)
+        done.append(after)
+    return done
 
 
 def _least_doubted(doubt: Floats) -> Bools:

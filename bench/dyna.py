@@ -7,8 +7,8 @@
 A run is Dyna with the environment's preset and what its cell changes. It rests after every so many real steps, and 20
 fresh greedy episodes, always the same ones, say how good the policy is: real steps to the first mean that reaches the
 threshold are the result. Every run has a cap on real steps and on seconds. Each is written down as soon as it is there,
-one line of JSON in results/dyna.jsonl, so a study that was interrupted goes on where it stopped; a run whose settings have
-changed since is made again. Cells of one worker run two at a time, the others one by one.
+one line of JSON in results/dyna.jsonl, so a study that was interrupted goes on where it stopped; a run whose settings
+have changed since is made again. Cells of one worker run two at a time, the others one by one.
 """
 
 from __future__ import annotations
@@ -118,9 +118,7 @@ def run_one(env: str, changes: dict[str, Any], seed: int) -> dict[str, Any]:
             if curve[-1][1] >= study.threshold:
                 break
         seconds = [board.seconds(rank) for rank in range(plan.workers)]
-        said_last = dict(
-            zip(plan.scalar_names, (board.scalar(i)[0] for i in range(len(plan.scalar_names))), strict=True)
-        )
+        ratio = float(board.scalar(plan.scalar_names.index("dream_ratio"))[0])
     finally:
         placement.stop()
     reached = curve[-1][0] if curve[-1][1] >= study.threshold else None
@@ -133,7 +131,7 @@ def run_one(env: str, changes: dict[str, Any], seed: int) -> dict[str, Any]:
         "best": max(score for _, score in curve),
         "curve": [(steps, round(score, 1)) for steps, score in curve],
         "busy": [round(w / a, 3) for w, a in zip(worked, awake, strict=True)],
-        "dream_ratio": round(float(said_last["dream_ratio"]), 3),
+        "dream_ratio": round(ratio, 3),
         "updates": int(board.column("updates").sum()),
     }
 
@@ -283,10 +281,10 @@ def _at(curve: Sequence[tuple[int, float]], steps: int) -> float:
 def report(said: argparse.Namespace, runs: Runs, card: dict[str, Any]) -> None:
     sections = [
         f"Real steps until the mean of {EPISODES} greedy episodes reaches the threshold, looked at every so many "
-        "steps. The preset of each environment, one real environment; settings were tuned on seeds 101 and up. Where a "
-        "seed did not get there within the cap (–), the cap counts. *Fewer, times*: the mean without dreams, divided by "
-        "the mean of the row. *Busy*: the share of time that workers did not wait. All rows but the first four dream as "
-        "much as the environment's ratio says, with 2 workers, unless they say otherwise."
+        "steps. The preset of each environment, one real environment; settings were tuned on seeds 101 and up. Where "
+        "a seed did not get there within the cap (–), the cap counts. *Fewer, times*: the mean without dreams, divided "
+        "by the mean of the row. *Busy*: the share of time that workers did not wait. All rows but the first four dream "
+        "as much as the environment's ratio says, with 2 workers, unless they say otherwise."
     ]
     for env, each in STUDIES.items():
         cells = [cell for cell in each.cells(1.0) if of_cell(runs, env, cell)]

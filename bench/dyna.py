@@ -283,8 +283,8 @@ def report(said: argparse.Namespace, runs: Runs, card: dict[str, Any]) -> None:
         f"Real steps until the mean of {EPISODES} greedy episodes reaches the threshold, looked at every so many "
         "steps. The preset of each environment, one real environment; settings were tuned on seeds 101 and up. Where "
         "a seed did not get there within the cap (–), the cap counts. *Fewer, times*: the mean without dreams, divided "
-        "by the mean of the row. *Busy*: the share of time that workers did not wait. All rows but the first four dream "
-        "as much as the environment's ratio says, with 2 workers, unless they say otherwise."
+        "by the mean of the row. *Busy*: the share of time that workers did not wait. All rows but the first four "
+        "dream as much as the environment's ratio says, with 2 workers, unless they say otherwise."
     ]
     for env, each in STUDIES.items():
         cells = [cell for cell in each.cells(1.0) if of_cell(runs, env, cell)]

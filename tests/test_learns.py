@@ -279,6 +279,46 @@ class TestApex:
         assert (found < 10.5).all()
 
 
+def learn_dreaming(env: str, **changes: Any) -> Policy:
+    """A real update for every 32 steps, and nearly all of the learning from dreams."""
+    own = {"envs": 1, "updates_per_step": 0.03125, "warmup": 100, "steps": 1200, "epsilon_steps": 600, "model_lr": 3e-3}
+    model = {"model_hidden": [32], "model_batch": 32, "dream_ratio": 16.0, "dream_capacity": 2000}
+    plan = small_plan(algo="dyna", env=env, **{**LEARNER, **own, **model, **changes})
+    arena = new_arena(plan)
+    run_over(plan, arena)
+    vectors = {name: arena[f"sync/{name}/vector"] for name in plan.schemes}
+    return Policy(plan.algorithm, plan.numbers, plan.spec, vectors)
+
+
+class TestDyna:
+    @pytest.mark.parametrize(
+        "switch",
+        [
+            {"dream_depth": 1},
+            {"dream_depth": 3},
+            {"dream": "sweeping"},
+            {"dream": "explore"},
+            {"workers": 3, "sync": "hogwild", "model_sync": "allreduce", "model_updates_per_step": 0.5},
+        ],
+        ids=str,
+    )
+    def test_the_corridor_is_walked_straight(self, switch: dict[str, Any]) -> None:
+        policy = learn_dreaming(CORRIDOR, **switch)
+        assert 0.59 < mean_return(policy.act, CORRIDOR) < 0.61
+        found = values(policy, torch.eye(6)[:5]).max(dim=1).values
+        torch.testing.assert_close(found, torch.tensor(CORRIDOR_VALUES), rtol=0, atol=0.15)
+
+    def test_without_its_dreams_it_has_not_learnt_that(self) -> None:
+        policy = learn_dreaming(CORRIDOR, dream_ratio=0.0)
+        found = values(policy, torch.eye(6)[:5]).max(dim=1).values
+        assert (found - torch.tensor(CORRIDOR_VALUES)).abs().max() > 0.3
+
+    def test_truncation_is_never_imagined(self) -> None:
+        found = values(learn_dreaming(TRAP, lr=1e-2, target_every=10), torch.ones(1, 1))
+        assert (found > 9.0).all()
+        assert (found < 10.5).all()
+
+
 @pytest.mark.parametrize(
     "changes",
     [

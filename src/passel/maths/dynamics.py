@@ -74,5 +74,7 @@ def disagreement(output: Floats) -> Floats:
     """How far the members are from each other, for each row: the root mean square, over change and reward, of their
     standard deviation. Shapes: [M, K + 1, B] -> [B]. With one member it is 0.
     """
-    spread: Floats = np.sqrt(output[:, :-1].var(axis=0).mean(axis=0))
+    said = output[:, :-1]
+    apart = said - said.mean(axis=0)
+    spread: Floats = np.sqrt(np.einsum("mkb,mkb->b", apart, apart) / (said.shape[0] * said.shape[1]))
     return spread

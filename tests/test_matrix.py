@@ -13,7 +13,7 @@ import torch
 import passel
 from passel.algos import ALGORITHMS
 from passel.api import PLACEMENTS
-from passel.place import plan as plans
+from passel.place import refusals
 from passel.place.board import Board
 from passel.place.refusals import why_not
 from passel.recipes.resolve import resolve_config
@@ -50,7 +50,7 @@ def settings(cell: tuple[str, str, str, int, str, bool]) -> dict[str, Any]:
 
 
 def test_the_matrix_is_whole() -> None:
-    assert set(PLACEMENTS) == set(plans.PLACEMENTS)
+    assert set(PLACEMENTS) == set(refusals.PLACEMENTS)
     assert {cell["sync"] for cell in IN_PROCESSES} == set(SCHEMES)
     assert len(RUNNING) + len(REFUSED) == len(REPLAYING) * len(SCHEMES) * len(PLACEMENTS) * 2 * 2 * 2
     assert {cell[1:4] for cell in REFUSED} == {("solo", place, 2) for place in PLACEMENTS}

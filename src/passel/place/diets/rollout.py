@@ -9,7 +9,7 @@ import numpy as np
 from passel.algos.base import Algorithm
 from passel.arena import Arena, Spec, Tensors, prefixed
 from passel.data.experience import Experience
-from passel.data.rollout import Judge, RolloutExperience
+from passel.data.rollout import Judge, RolloutExperience, RolloutShape
 from passel.place.diets.base import Diet
 
 
@@ -17,9 +17,8 @@ class RolloutDiet(Diet):
     """A rollout for each worker."""
 
     def own_specs(self, rank: int) -> dict[str, Spec]:
-        spec, envs = self.plan.spec, self.plan.rows(rank)
-        grid = (self.numbers.horizon, envs, spec.obs_shape, spec.obs_dtype, spec.frames, spec.action_shape)
-        return prefixed("rollout", RolloutExperience.specs(*grid))
+        shape = RolloutShape.of(self.plan.spec, self.numbers.horizon, self.plan.rows(rank))
+        return prefixed("rollout", RolloutExperience.specs(shape))
 
     def serve(
         self, arena: Arena, own: Tensors, rank: int, algo: Algorithm, rng: np.random.Generator, lock: Any

@@ -10,6 +10,7 @@ import numpy as np
 from passel.algos.base import Algorithm
 from passel.arena import Arena, Spec, Tensors, prefixed
 from passel.data.experience import Inlet, Outlet
+from passel.data.rollout import RolloutShape
 from passel.data.slots import Behaviour, SlotReader, SlotWriter, slot_specs
 from passel.place.diets.base import ApartDiet, Version
 
@@ -20,11 +21,10 @@ class SlotDiet(ApartDiet):
     carries_age = True
 
     def shared_specs(self) -> dict[str, Spec]:
-        spec, horizon = self.plan.spec, self.numbers.horizon
         specs: dict[str, Spec] = {}
         for rank in self.plan.cast.actors:
-            grid = (horizon, self.plan.rows(rank), spec.obs_shape, spec.obs_dtype, spec.frames, spec.action_shape)
-            specs |= prefixed(f"slots/{rank}", slot_specs(self._slots(rank), *grid))
+            shape = RolloutShape.of(self.plan.spec, self.numbers.horizon, self.plan.rows(rank))
+            specs |= prefixed(f"slots/{rank}", slot_specs(self._slots(rank), shape))
         return specs
 
     def _slots(self, rank: int) -> int:

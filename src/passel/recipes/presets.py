@@ -106,6 +106,38 @@ PRESETS: dict[tuple[str, str], dict[str, Any]] = {
         "epsilon": 0.05,
         "fetch_every": 10,
     },
+    # One real environment, so random play ends soon; dreams of several greedy steps, in models that are taught at every
+    # step. bench/dyna.py has what each number of dreams makes of these. A single copy is stepped soonest by Gymnasium.
+    ("dyna", "CartPole-v1"): {
+        "backend": "gymnasium",
+        "hidden": [64, 64],
+        "batch": 64,
+        "warmup": 300,
+        "epsilon_steps": 1_000,
+        "n_step": 3,
+        "target_every": 1,
+        "target_tau": 0.02,
+        "dream_ratio": 4.0,
+        "dream_depth": 5,
+        "model_updates_per_step": 1.0,
+        "steps": 50_000,
+    },
+    ("dyna", "Acrobot-v1"): {
+        "backend": "gymnasium",
+        "hidden": [64, 64],
+        "batch": 64,
+        "warmup": 500,
+        "epsilon_steps": 3_000,
+        "epsilon_end": 0.05,
+        "n_step": 3,
+        "target_every": 1,
+        "target_tau": 0.02,
+        "updates_per_step": 0.25,
+        "dream_ratio": 4.0,
+        "dream_depth": 5,
+        "model_updates_per_step": 0.5,
+        "steps": 50_000,
+    },
     # A memory of recent steps, and a discount that sees the landing from the start. bench/awr.py trains all of these.
     ("awr", "LunarLander-v3"): {
         "gamma": 0.999,

@@ -13,8 +13,11 @@ import torch
 from torch import Tensor
 
 import passel
+from passel.api import make_plan
 from passel.envs.spaces import random_actions
+from passel.place.inline import Inline
 from passel.policy import Policy
+from passel.recipes.resolve import resolve_config
 from passel.sync import SCHEMES
 from small import AIM, CORRIDOR, IDENTITY, TRAP, new_arena, run_over, small_plan
 
@@ -312,6 +315,24 @@ class TestDyna:
         policy = learn_dreaming(CORRIDOR, dream_ratio=0.0)
         found = values(policy, torch.eye(6)[:5]).max(dim=1).values
         assert (found - torch.tensor(CORRIDOR_VALUES)).abs().max() > 0.3
+
+    def test_cart_pole_within_6000_real_steps(self) -> None:
+        """By the preset. DQN with the same numbers needs more than 10,000 (bench/results/dyna.md)."""
+        plan = make_plan(
+            *resolve_config({"algo": "dyna", "env": "CartPole-v1", "workers": 1, "steps": 6000}), "CartPole-v1"
+        )
+        arena = new_arena(plan)
+        placement, best = Inline(plan, arena), 0.0
+        placement.start()
+        placement.resume()
+        while best < 450 and placement.board.steps < 6000:
+            for _ in range(200):
+                placement.advance(0.0)
+            vectors = {name: arena[f"sync/{name}/vector"] for name in plan.schemes}
+            policy = Policy(plan.algorithm, plan.numbers, plan.spec, vectors)
+            best = max(best, mean_return(policy.act, "CartPole-v1", 5))
+        placement.stop()
+        assert 450 <= best <= 500
 
     def test_truncation_is_never_imagined(self) -> None:
         found = values(learn_dreaming(TRAP, lr=1e-2, target_every=10), torch.ones(1, 1))

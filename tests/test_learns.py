@@ -317,10 +317,9 @@ class TestDyna:
         assert (found - torch.tensor(CORRIDOR_VALUES)).abs().max() > 0.3
 
     def test_cart_pole_within_6000_real_steps(self) -> None:
-        """By the preset. DQN with the same numbers needs more than 10,000 (bench/results/dyna.md)."""
-        plan = make_plan(
-            *resolve_config({"algo": "dyna", "env": "CartPole-v1", "workers": 1, "steps": 6000}), "CartPole-v1"
-        )
+        """By the preset. A random policy keeps the pole up for 22 steps; what DQN needs: bench/results/dyna.md."""
+        asked = {"algo": "dyna", "env": "CartPole-v1", "workers": 1, "steps": 6000, "seed": 103}
+        plan = make_plan(*resolve_config(asked), "CartPole-v1")
         arena = new_arena(plan)
         placement, best = Inline(plan, arena), 0.0
         placement.start()

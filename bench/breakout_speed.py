@@ -35,8 +35,17 @@ from common import (
 )
 
 GAME: dict[str, Any] = {"env": "ALE/Breakout-v5", "protocol": "nature"}
+DQN: dict[str, Any] = {
+    "algo": "dqn",
+    "sync": "hogwild",
+    "workers": 2,
+    "warmup": 500,
+    "double": False,
+    "n_step": 1,
+}
 PASSEL: dict[str, dict[str, Any]] = {
-    "passel DQN": {"algo": "dqn", "sync": "hogwild", "workers": 2, "envs": 16, "warmup": 500, "double": False},
+    "passel DQN": {**DQN, "envs": 16},
+    "passel DQN, 64 games a worker": {**DQN, "envs": 64},
     "passel PPO": {"algo": "ppo", "sync": "allreduce", "workers": 2, "envs": 4, "minibatches": 4, "epochs": 4},
     "passel IMPALA": {"algo": "impala", "sync": "solo", "workers": 2},
     # Few first steps: the learner catches up with them before it waits for new ones.
@@ -50,6 +59,7 @@ BARE = "bare updates, times four"
 #: What is compared, and the least that it should be.
 TARGETS = [
     ("passel DQN", BARE, 0.9),
+    ("passel DQN, 64 games a worker", BARE, 0.9),
     ("passel DQN", "Stable-Baselines3 DQN", 1.5),
     ("passel PPO", "Stable-Baselines3 PPO", 1.5),
     ("passel IMPALA", "Stable-Baselines3 PPO", 3.0),

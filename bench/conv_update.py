@@ -57,8 +57,8 @@ class Passel:
 
     def __init__(self, batch: Batch, *, double: bool = False, **more: Any) -> None:
         said = {"sync": "solo", "place": "inline", "hidden": [512], "batch": len(batch.action), "double": double}
-        said |= more
-        config, numbers = resolve_config({**said, "lr": LR, "max_grad_norm": MAX_NORM, "target_every": 10**9})
+        said |= {"lr": LR, "max_grad_norm": MAX_NORM, "target_every": 10**9, **more}
+        config, numbers = resolve_config(said)
         plan = Plan(config, numbers, SPEC.id, SPEC, 1)
         arena = Arena(plan.specs())
         plan.prepare(arena)
@@ -69,12 +69,13 @@ class Passel:
             for name, scheme in plan.schemes.items()
         }
         self.module = self._algo.flats["q"].module
-        self._learner = Learner(self._algo, syncs, cast(ReplayExperience, OneBatch(batch)), Clock())
+        self.lesson, self._lr = OneBatch(batch), numbers.lr
+        self._learner = Learner(self._algo, syncs, cast(ReplayExperience, self.lesson), Clock())
         self._learner.pull()
 
     def update(self) -> None:
         self._learner.pull()
-        self._learner.update(0, LR)
+        self._learner.update(0, self._lr)
 
     def act(self, obs: np.ndarray) -> object:
         return self._algo.act_greedily(obs)

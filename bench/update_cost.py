@@ -37,13 +37,13 @@ Update = Callable[[], None]
 
 
 class OneBatch:
-    """Experience that always has the same batch ready."""
+    """Experience that always has the batch ready that it holds."""
 
     def __init__(self, batch: Batch) -> None:
-        self._batch = batch
+        self.held = batch
 
     def batch(self, steps_so_far: int) -> Batch:
-        return self._batch
+        return self.held
 
     def feedback(self, batch: Batch, td_abs: Floats | None) -> None:
         pass

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from torch import Tensor
 
 from passel.algos.dqn import DQN, DQNConfig
 from passel.arena import Tensors
+from passel.nets.images import ImageTape
 from passel.testing import oracles
 from passel.types import Batch, EnvSpec, PasselError
 
@@ -277,3 +279,17 @@ def test_a_precision_that_nothing_is_multiplied_in_is_refused() -> None:
     with pytest.raises(PasselError, match="--precision bfloat16 has no effect on test"):
         make(replace(CONFIG, precision="bfloat16"))
     make(replace(CONFIG, precision="bfloat16"), IMAGES)
+
+
+def test_what_an_image_shows_does_not_fade_on_its_way_through_new_layers() -> None:
+    spec, config = replace(IMAGES, obs_shape=(4, 84, 84)), replace(CONFIG, hidden=(512,))
+    torch.manual_seed(0)
+    tensors = Tensors({name: torch.zeros(s.shape, dtype=s.dtype) for name, s in DQN.specs(config, spec).items()})
+    algo = DQN(config, spec, tensors)
+    rows = batch(16, spec).obs
+    values, tape = algo._online.record(rows)
+    assert isinstance(tape, ImageTape)
+    seen = [torch.from_numpy(rows) / 255.0, *(layer.float() for layer in tape.maps[0]), tape.columns[0].T]
+    spread = [float(layer.flatten(1).std(dim=0).mean()) for layer in seen]  # from image to image
+    assert all(0.4 < after / before < 2.5 for before, after in pairwise(spread)), spread
+    assert 0 < np.abs(values).max() < 0.5, "what nothing is known of is worth next to nothing"

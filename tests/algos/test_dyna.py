@@ -12,6 +12,7 @@ from passel.algos.dyna import Dyna, DynaConfig, LearntWorld
 from passel.arena import Tensors
 from passel.nets.flat import Flat
 from passel.nets.world_model import WorldModel
+from passel.place.diets.dreams import LEAD
 from passel.sync.optimiser import OptimiserSettings, make_optimiser, state_specs
 from passel.types import Batch, EnvSpec, Floats
 from small import inline_run, new_arena, run_over, settings_for, small_plan
@@ -117,7 +118,9 @@ class TestRuns:
             names = ("ratio/inserts", "ratio/samples", "reuse/inserts", "models/samples")
             counted.append([int(arena[f"limiter/{name}"].sum()) for name in names])
         for other in counted[1:]:
-            np.testing.assert_allclose(other, counted[0], rtol=0.2)
+            # Within what each side may be ahead of another: four batches, and thirty-two of the models.
+            np.testing.assert_allclose(other[:3], counted[0][:3], rtol=0.1, atol=5 * 16)
+            assert abs(other[3] - counted[0][3]) <= (LEAD + 2) * 16
 
     def test_real_and_imagined_are_never_mixed(self) -> None:
         """Every state of the corridor has one 1; what a model imagines has not, to the last bit."""

@@ -35,6 +35,10 @@ from passel.nets.q_network import QNetwork
 from passel.nets.torsos import is_image
 from passel.types import Array, Batch, EnvSpec, Floats, Ints, PasselError
 
+#: Images begin with orthogonal weights that keep the size of what goes through them, and values close to 0. By torch's
+#: own start the signal fades from layer to layer, and nothing is learnt for the first hundred thousand steps.
+FAINT = 0.1
+
 
 @dataclass(frozen=True)
 class DQNConfig:
@@ -106,6 +110,8 @@ class DQN(Algorithm):
     def __init__(self, config: DQNConfig, spec: EnvSpec, tensors: Tensors) -> None:
         self._config, self._n_actions = config, spec.n_actions
         self._online, self._target = _network(config, spec), _network(config, spec)
+        if is_image(spec.obs_shape):
+            self._online.start_orthogonal(FAINT)
         self._target_flat = Flat(self._target)
         self._target_flat.bind(values=tensors["target"])
         self._refreshes = tensors["refreshes"]

@@ -72,10 +72,10 @@ class TwoMemories:
         return self._replay is not None and self._replay.due()
 
     def imagined_due(self) -> bool:
-        return self._owed() and not self.dream_due()
+        return self._owed() and self._reuse.may_sample() and self._imagined.fresh_rows() >= self._batch
 
     def dream_due(self) -> bool:
-        """Whether something must be dreamt before more can be learnt from dreams."""
+        """Whether more should be dreamt: what is there was learnt from often enough, or has become too old."""
         return self._owed() and (self._reuse.may_insert() or self._imagined.fresh_rows() < self._batch)
 
     def _owed(self) -> bool:

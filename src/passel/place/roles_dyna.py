@@ -110,11 +110,11 @@ class Dreaming(Role):
         self._clock, self._numbers = clock, numbers
 
     def turn(self) -> bool:
-        """One thing that is due: a lesson for the models, a dream, or an update from dreams."""
-        if self._teacher is not None and self._teacher.turn():
-            return True
-        if self._lessons.dream_due():
+        """One thing that is due: a dream, for others may wait for it, a lesson for the models, or an update from dreams."""
+        if self._lessons.dream_due() and not self._orders.behind:
             self._dream()
+            return True
+        if self._teacher is not None and self._teacher.turn():
             return True
         if self._lessons.imagined_due():
             self.learner.pull()

@@ -233,18 +233,20 @@ LEVELS_PPO: dict[str, dict[str, Any]] = {
 #: Atari games: published settings (Mnih et al. 2015 with Adam, Schulman et al. 2017), cut to what two cores bear. Few
 #: greedy episodes, for a policy that waits for ever plays to the end of its time.
 ATARI: dict[str, dict[str, Any]] = {
+    # With an epsilon of 1.5e-4, as published for Adam, gradients of rare rewards are too small to move anything.
     "dqn": {
         "hidden": [512],
         "envs": 16,
         "batch": 32,
-        "n_step": 1,
-        "lr": 1e-4,
-        "optimizer_eps": 1.5e-4,
+        "n_step": 3,
+        "lr": 2.5e-4,
+        "lr_end": 5e-5,
+        "lr_steps": 1_000_000,
         "warmup": 20_000,
         "capacity": 500_000,
         "target_every": 2_000,
         "epsilon_end": 0.01,
-        "epsilon_steps": 250_000,
+        "epsilon_steps": 150_000,
         "eval_episodes": 10,
         "steps": 2_000_000,
     },
@@ -281,7 +283,6 @@ ATARI: dict[str, dict[str, Any]] = {
         "batch": 32,
         "samples_per_insert": 8.0,
         "lr": 1e-4,
-        "optimizer_eps": 1.5e-4,
         "warmup": 20_000,
         "capacity": 500_000,
         "target_every": 2_500,

@@ -25,6 +25,8 @@ from passel.types import Floats
 if TYPE_CHECKING:
     from passel.place.plan import Shop
 
+#: Lessons by which models may be behind the real steps, or ahead of them, where several workers share the work.
+LEAD = 32
 #: The network that dreamers teach.
 MODEL = "model"
 
@@ -108,7 +110,7 @@ class DreamDiet(ReplayDiet):
     def models(self, shop: Shop) -> Limiter | None:
         """How often models are taught: so many lessons for each real step."""
         batch, rate = self.numbers.model_batch, self.numbers.model_updates_per_step
-        return self._limiter(shop, "models", ratio=rate * batch, batch=batch) if self.taught else None
+        return self._limiter(shop, "models", ratio=rate * batch, batch=batch, lead=LEAD) if self.taught else None
 
     def model_lessons(self, shop: Shop, limiter: Limiter) -> ModelLessons:
         rows = self.numbers.model_batch * self.numbers.ensemble
@@ -158,8 +160,8 @@ class DreamDiet(ReplayDiet):
     def _reuse(self, shop: Shop) -> Limiter:
         return self._limiter(shop, "reuse", ratio=self.numbers.dream_reuse, batch=self.numbers.batch)
 
-    def _limiter(self, shop: Shop, name: str, *, ratio: float, batch: int) -> Limiter:
+    def _limiter(self, shop: Shop, name: str, *, ratio: float, batch: int, lead: int = SLACK) -> Limiter:
         """Alone, nobody can wait for anybody; with others, nobody should wait for a single batch of theirs."""
         tensors = shop.arena.below(f"limiter/{name}")
-        slack = batch * (1 if self.plan.workers == 1 else SLACK)
+        slack = batch * (1 if self.plan.workers == 1 else lead)
         return Limiter(tensors, shop.rank, ratio=ratio, batch=batch, warmup=0, slack=slack)

@@ -15,7 +15,7 @@ SETTINGS = SyncSettings(PLAIN_SGD)
 
 
 def reader_of(team: Team) -> Reader:
-    return Reader(Flat(perceptron()), team.tensors, collective=SCHEMES[team.scheme.name].collective)
+    return Reader(Flat(perceptron()), team.tensors, team.scheme)
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)

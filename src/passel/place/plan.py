@@ -42,7 +42,10 @@ from passel.streams import Stream, derive
 from passel.sync import SCHEMES
 from passel.sync.base import Kit, Scheme, Server, Sync, SyncSettings
 from passel.sync.optimiser import OptimiserSettings
+from passel.sync.peers import Decentralised
 from passel.sync.reader import Reader
+from passel.sync.tokenring import TokenRing
+from passel.sync.topology import from_anywhere, make_graph
 from passel.types import EnvSpec, Episode, Ints, PasselError
 
 #: The network that a split worker leaves to its other half.
@@ -66,7 +69,7 @@ def why_not(sync: str, place: str, workers: int = 2, *, algo: str = "dqn", learn
     if SCHEMES[sync].one_learner and workers > 1:
         return (
             f"--sync {sync} is one learner that shares nothing, and --workers {workers} asks for more. "
-            "Use --workers 1, or a scheme that shares: locked, hogwild, server or allreduce."
+            f"Use --workers 1, or a scheme that shares: {_sharing()}."
         )
     return None
 
@@ -88,6 +91,11 @@ def _why_not_apart(algorithm: type[Algorithm], sync: str, workers: int, learners
     return None
 
 
+def _sharing() -> str:
+    *names, last = (name for name, scheme in SCHEMES.items() if not scheme.one_learner)
+    return f"{', '.join(names)} or {last}"
+
+
 def _apart() -> list[str]:
     return [name for name, algorithm in ALGORITHMS.items() if algorithm.apart]
 
@@ -107,6 +115,11 @@ def env_args(config: RunConfig, *, learning: bool = True) -> dict[str, Any] | No
         "mode": config.game_mode,
         "difficulty": config.game_difficulty,
     }
+
+
+def topology_of(config: RunConfig) -> str:
+    """Who talks to whom, by a name that means the same in every folder."""
+    return from_anywhere(config.topology)
 
 
 def plays_atari(config: RunConfig) -> bool:
@@ -221,6 +234,10 @@ class Plan:
             every=config.sync_every,
             shards=config.shards,
             transport=config.transport,
+            topology=config.topology,
+            l1=config.l1,
+            group_size=config.group_size,
+            seed=derive(config.seed, "sync"),
         )
         scheme = SCHEMES[config.sync]
         return {name: scheme(len(flat), len(self.cast.learners), settings) for name, flat in algo.flats.items()}
@@ -259,6 +276,11 @@ class Plan:
         """Make a new or a resumed arena ready for workers."""
         for name, scheme in self.schemes.items():
             scheme.start(arena.below(f"sync/{name}"))
+
+    def settle(self, arena: Arena) -> None:
+        """Everybody is at rest: make each network's vector the one that stands for all learners."""
+        for name, scheme in self.schemes.items():
+            scheme.settle(arena.below(f"sync/{name}"))
 
     def links(self, kit: Kit) -> Links:
         halves = [HalfLinks.made_by(kit) for _ in range(self.workers if self.split else 0)]
@@ -357,7 +379,7 @@ class Plan:
     def build_actor(self, shop: Shop) -> Role:
         """Acts with parameters that it fetches; the learner to whom it was dealt learns."""
         readers = {
-            name: Reader(shop.algo.flats[name], shop.arena.below(f"sync/{name}"), collective=scheme.collective)
+            name: Reader(shop.algo.flats[name], shop.arena.below(f"sync/{name}"), scheme)
             for name, scheme in self.schemes.items()
         }
         first = next(iter(readers.values()))
@@ -460,6 +482,8 @@ def check(config: RunConfig) -> None:
     reason = why_not(config.sync, config.place, config.workers, algo=config.algo, learners=config.learners)
     if reason:
         raise PasselError(reason)
+    if issubclass(SCHEMES[config.sync], Decentralised):
+        _check_peers(config)
     if is_level_set(config.env) and ALGORITHMS[config.algo].apart:
         raise PasselError(
             f"a set of levels needs rollouts in which every level counts the same, and {config.algo} takes what its "
@@ -469,9 +493,20 @@ def check(config: RunConfig) -> None:
         _check_levels(config)
 
 
+def _check_peers(config: RunConfig) -> None:
+    """What learners without a centre need: a graph that joins them all, or groups that are not larger than all."""
+    learners = len(cast_for(config.workers, config.learners, apart=ALGORITHMS[config.algo].apart).learners)
+    if config.sync != TokenRing.name:
+        make_graph(config.topology, learners)
+    elif not 1 <= config.group_size <= learners:
+        raise PasselError(
+            f"--group-size is {config.group_size}, and must be from 1 to the number of learners, which is {learners}."
+        )
+
+
 def _check_levels(config: RunConfig) -> None:
     """What a set of levels needs: one step along the mean over all levels, at every update."""
-    if config.workers > 1 and not SCHEMES[config.sync].collective:
+    if config.workers > 1 and not SCHEMES[config.sync].joint:
         raise PasselError(
             "a set of levels is learnt by the mean over all its levels at every update, and under "
             f"--sync {config.sync} each worker steps for its own. Use --sync allreduce, or --workers 1."

@@ -40,6 +40,10 @@ IN_PROCESSES: list[dict[str, Any]] = [
     {"sync": "server", "workers": 1, "memory": "local", "prioritized": True},
     {"sync": "allreduce", "workers": 2, "memory": "local", "prioritized": False, "transport": "distributed"},
     {"sync": "allreduce", "workers": 2, "memory": "global", "prioritized": True},
+    {"sync": "gossip", "workers": 2, "memory": "local", "prioritized": True},
+    {"sync": "gossip", "workers": 3, "memory": "global", "prioritized": False, "topology": "ring"},
+    {"sync": "proximal", "workers": 2, "memory": "global", "prioritized": False, "l1": 1e-5},
+    {"sync": "tokenring", "workers": 3, "memory": "local", "prioritized": True, "group_size": 2},
 ]
 
 

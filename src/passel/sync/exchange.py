@@ -32,24 +32,26 @@ class ArenaExchange(Exchange):
 
         d = (x_j - x_i) / 2;      x_i += d at once, by i;      x_j -= d when j next looks, by j
 
-    Until then the difference lies in j's mailbox, and whoever put it there has taken j's only permit: a second exchange
-    with j begins where the first has ended, so the two are as good as one after the other. Whatever j learns meanwhile
-    is added to its vector as before: additions may change places. So an exchange is atomic, element by element, though
-    neither of the two stops for it; and one with a learner that has stopped is the last, for its permit stays taken.
+    Until then the difference lies in j's mailbox, and whoever comes next sees x_j as it will be without it. Whatever j
+    learns meanwhile is added to its vector as before, for additions may change places: an exchange is atomic, element
+    by element, though neither of the two stops for it. A permit guards each mailbox, and who cannot have it at once
+    goes on without. A mailbox is full when it was used as often as there are neighbours who might: a learner that has
+    stopped is soon left alone.
     """
 
-    def __init__(self, vectors: Sequence[Tensor], tensors: Tensors, permits: Sequence[Semaphore], rank: int) -> None:
+    def __init__(
+        self, graph: Graph, vectors: Sequence[Tensor], tensors: Tensors, permits: Sequence[Semaphore], rank: int
+    ) -> None:
         self._vectors, self._permits, self._rank = vectors, permits, rank
-        mailboxes = {other: f"peer/{other}/mail" for other in range(len(vectors))}
-        self._mail = {other: tensors[name] for other, name in mailboxes.items() if name in tensors}
+        self._room = {asked: len(callers(graph, asked)) for asked in range(len(graph))}
+        self._mail = {asked: tensors[f"peer/{asked}/mail"] for asked, room in self._room.items() if room}
         self._posted = cells(tensors["posted"].numpy())
-        if self._posted[rank]:  # in a resumed run: whoever put it there had taken the permit
-            permits[rank].acquire(False)
+        self._apart = torch.empty_like(vectors[rank])
 
     @staticmethod
     def specs(graph: Graph, size: int) -> dict[str, Spec]:
-        """A mailbox for everybody with whom somebody begins an exchange."""
-        asked = sorted({other for rank in graph.active for other in graph.neighbours[rank]})
+        """A mailbox for everybody with whom somebody begins an exchange, and how often each was used."""
+        asked = [rank for rank in range(len(graph)) if callers(graph, rank)]
         return {**{f"peer/{rank}/mail": Spec((size,)) for rank in asked}, "posted": Spec((len(graph),), torch.int64)}
 
     @staticmethod
@@ -66,21 +68,37 @@ class ArenaExchange(Exchange):
         return [tensors[f"peer/{rank}/mail"] for rank, posted in enumerate(tensors["posted"]) if posted]
 
     def meet(self, other: int) -> bool:
-        mine = self._permits[self._rank]
-        if not mine.acquire(False):
-            return False  # somebody is averaging with me, which is as good
-        if not self._permits[other].acquire(False):
-            mine.release()
-            return False
-        vector, mail = self._vectors[self._rank], self._mail[other]
-        torch.sub(self._vectors[other], vector, out=mail).mul_(0.5)
-        vector.add_(mail)
-        mine.release()
-        self._posted[other] = 1
-        return True
+        if self._posted[other] >= self._room[other] or not self._permits[self._rank].acquire(False):
+            return False  # it has had no time for long; or somebody is averaging with me, which is as good
+        free = self._permits[other].acquire(False)
+        if free:
+            self._empty_mailbox()
+            self._average_with(other)
+            self._permits[other].release()
+        self._permits[self._rank].release()
+        return free
+
+    def _average_with(self, other: int) -> None:
+        mine, mail, apart = self._vectors[self._rank], self._mail[other], self._apart
+        torch.sub(self._vectors[other], mine, out=apart)
+        if self._posted[other]:
+            mail.add_(apart.sub_(mail).mul_(0.5))
+        else:
+            mail.copy_(apart.mul_(0.5))
+        mine.add_(apart)
+        self._posted[other] += 1
 
     def collect(self) -> None:
+        if self._posted[self._rank] and self._permits[self._rank].acquire(False):
+            self._empty_mailbox()
+            self._permits[self._rank].release()
+
+    def _empty_mailbox(self) -> None:
         if self._posted[self._rank]:
             self._vectors[self._rank].sub_(self._mail[self._rank])
             self._posted[self._rank] = 0
-            self._permits[self._rank].release()
+
+
+def callers(graph: Graph, asked: int) -> list[int]:
+    """Who may begin an exchange with this learner."""
+    return [rank for rank in graph.neighbours[asked] if rank in graph.active]

@@ -120,7 +120,7 @@ class Gossip(Decentralised):
         if self.workers == 1:
             return None
         vectors = [self.values(tensors, peer) for peer in range(self.workers)]
-        return ArenaExchange(vectors, tensors, permits, rank)
+        return ArenaExchange(self.graph, vectors, tensors, permits, rank)
 
     def mean(self, tensors: Tensors, out: Tensor) -> None:
         super().mean(tensors, out)

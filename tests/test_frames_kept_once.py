@@ -29,6 +29,7 @@ from test_resume import cut_back, steps_of, tensors_of
 
 FRAMES = 4
 FILM: dict[str, Any] = {"n_step": 3, "capacity": 150, "batch": 8, "envs": 2, "workers": 2, "sync": "hogwild"}
+APEX: dict[str, Any] = {"algo": "apex", "sync": "solo", "workers": 3}
 MEASURED = [COLUMNS[name] for name in ("heartbeat", "staleness", *STAGES)]
 
 
@@ -93,6 +94,9 @@ def stacked(monkeypatch: pytest.MonkeyPatch) -> None:
         {"prioritized": True},
         {"prioritized": True, "memory": "global", "n_step": 2},
         {"compress": "none"},
+        {"distributional": True, "prioritized": True},
+        APEX,
+        {**APEX, "distributional": True, "dueling": True},
     ],
     ids=str,
 )
@@ -119,9 +123,19 @@ def assert_same(one: Path, other: Path) -> None:
 
 
 @pytest.mark.usefixtures("stacked")
-@pytest.mark.parametrize("changes", [{}, {"prioritized": True, "memory": "global"}, {"compress": "none"}], ids=str)
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"prioritized": True, "memory": "global"},
+        {"compress": "none"},
+        APEX,
+        {**APEX, "distributional": True, "workers": 1},
+    ],
+    ids=str,
+)
 def test_resumed_equals_uninterrupted(changes: dict[str, Any], tmp_path: Path) -> None:
-    settings = settings_for(**FILM, **changes, checkpoint_every=100, keep_checkpoints=10)
+    settings = settings_for(**{**FILM, **changes}, checkpoint_every=100, keep_checkpoints=10)
     settings.pop("env")
     whole = passel.train(film, **settings, out=str(tmp_path / "whole"))
     cut = steps_of(whole.path)[1]

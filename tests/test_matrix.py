@@ -13,9 +13,9 @@ import torch
 import passel
 from passel.algos import ALGORITHMS
 from passel.api import PLACEMENTS
-from passel.place import plan as plans
+from passel.place import refusals
 from passel.place.board import Board
-from passel.place.plan import why_not
+from passel.place.refusals import why_not
 from passel.recipes.resolve import resolve_config
 from passel.sync import SCHEMES
 from small import AIM, CORRIDOR, new_arena, run_over, settings_for, small_plan
@@ -53,7 +53,7 @@ def settings(cell: tuple[str, str, str, int, str, bool]) -> dict[str, Any]:
 
 
 def test_the_matrix_is_whole() -> None:
-    assert set(PLACEMENTS) == set(plans.PLACEMENTS)
+    assert set(PLACEMENTS) == set(refusals.PLACEMENTS)
     assert {cell["sync"] for cell in IN_PROCESSES} == set(SCHEMES)
     assert len(RUNNING) + len(REFUSED) == len(REPLAYING) * len(SCHEMES) * len(PLACEMENTS) * 2 * 2 * 2
     assert {cell[1:4] for cell in REFUSED} == {("solo", place, 2) for place in PLACEMENTS}

@@ -26,9 +26,10 @@ from passel.interrupts import Interrupts
 from passel.nets.torsos import FILTERS, is_image
 from passel.place.base import Placement
 from passel.place.budget import threads_per_worker, usable_cores
+from passel.place.env_args import env_args
 from passel.place.inline import Inline
 from passel.place.parts import Parts, divide, measure, remembered
-from passel.place.plan import Plan, env_args
+from passel.place.plan import Plan
 from passel.place.processes import Processes
 from passel.policy import Policy
 from passel.recipes.resolve import resolve_config

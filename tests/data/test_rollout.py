@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from passel.arena import Arena
-from passel.data.rollout import RolloutExperience
+from passel.data.rollout import RolloutExperience, RolloutShape
 from passel.types import Array, Floats, Grid, Ints, Judgement, Minibatch, Step
 
 T, N = 4, 3
@@ -40,7 +40,7 @@ def step(number: int, *, reward: float = 1, ended: str = "   ") -> Step:
 def make(
     arena: Arena | None = None, *, epochs: int = 1, minibatches: int = 1, seed: int = 0
 ) -> tuple[RolloutExperience, Critic, Arena]:
-    arena = arena or Arena(RolloutExperience.specs(T, N, (1,), np.dtype(np.float32)))
+    arena = arena or Arena(RolloutExperience.specs(RolloutShape(T, N, (1,), np.dtype(np.float32))))
     critic = Critic()
     rng = np.random.default_rng(seed)
     return RolloutExperience(arena, critic, rng, gamma=GAMMA, epochs=epochs, minibatches=minibatches), critic, arena
@@ -169,7 +169,7 @@ def test_a_resumed_rollout_goes_on_in_mid_epoch() -> None:
 
 
 def test_with_levels_apart_every_part_has_every_row_equally_often_and_every_level_the_same_weight() -> None:
-    arena = Arena(RolloutExperience.specs(T, N, (1,), np.dtype(np.float32)))
+    arena = Arena(RolloutExperience.specs(RolloutShape(T, N, (1,), np.dtype(np.float32))))
     groups = np.array([0, 0, 1])
     experience = RolloutExperience(
         arena, Critic(), np.random.default_rng(0), gamma=GAMMA, epochs=2, minibatches=2, groups=groups
@@ -190,7 +190,7 @@ def test_with_levels_apart_every_part_has_every_row_equally_often_and_every_leve
 
 
 def test_rewards_are_scaled_before_they_are_learnt_from() -> None:
-    arena = Arena(RolloutExperience.specs(T, N, (1,), np.dtype(np.float32)))
+    arena = Arena(RolloutExperience.specs(RolloutShape(T, N, (1,), np.dtype(np.float32))))
     critic = Critic()
     experience = RolloutExperience(arena, critic, np.random.default_rng(0), gamma=GAMMA, reward_scale=0.5)
     fill(experience, lambda number: step(number, reward=4))
@@ -247,7 +247,7 @@ def test_frames_are_kept_once_and_stacks_come_out_as_they_went_in(frames: int, l
     """Over two rollouts, with episodes that end early, late, twice in a row and across the border."""
     horizon, rows = 8, 3
     film = Film(rows, frames, {0: [0], 2: [0, 1], 6: [2], 7: [1], 9: [1], 12: [0]}, late)
-    specs = RolloutExperience.specs(horizon, rows, (frames, 2, 2), np.dtype(np.uint8), frames)
+    specs = RolloutExperience.specs(RolloutShape(horizon, rows, (frames, 2, 2), np.dtype(np.uint8), frames))
     kept = specs["obs"].nbytes
     assert kept == (horizon + frames - 1) * rows * 4, "one frame a step, and those before the first"
     critic = Witness()

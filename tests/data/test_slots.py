@@ -11,6 +11,7 @@ import pytest
 from test_rollout import Film
 
 from passel.arena import Arena, Tensors, prefixed
+from passel.data.rollout import RolloutShape
 from passel.data.slots import SlotReader, SlotWriter, slot_specs
 from passel.place.forkserver import context, warm_up
 from passel.types import Array, Floats, Step
@@ -53,7 +54,7 @@ class Team:
 def new_arena(actors: int = 1, *, shared: bool = False) -> Arena:
     specs = {}
     for actor in range(actors):
-        specs |= prefixed(f"slots/{actor}", slot_specs(SLOTS, T, N, (1,), FLOAT))
+        specs |= prefixed(f"slots/{actor}", slot_specs(SLOTS, RolloutShape(T, N, (1,), FLOAT)))
         specs |= prefixed(f"own/{actor}", SlotWriter.specs())
     return Arena(specs, shared=shared)
 
@@ -195,7 +196,7 @@ def test_stacks_of_frames_arrive_whole_and_are_kept_once(frames: int) -> None:
     """Three times around the slots, with episodes that end in the middle of a rollout and at its border."""
     rows, horizon = 2, 5
     film = Film(rows, frames, {0: [0], 4: [1], 7: [0, 1], 12: [1], 19: [0]}, late=False)
-    specs = slot_specs(SLOTS, horizon, rows, (frames, 2, 2), np.dtype(np.uint8), frames)
+    specs = slot_specs(SLOTS, RolloutShape(horizon, rows, (frames, 2, 2), np.dtype(np.uint8), frames))
     assert specs["obs"].shape == (SLOTS, horizon + frames - 1, rows, 1, 2, 2), "one frame a step, and those before"
     arena, own, behaviour = Arena(specs), Arena(SlotWriter.specs()), Behaviour()
     behaviour.values = lambda obs: np.zeros(len(obs), np.float32)  # type: ignore[method-assign]

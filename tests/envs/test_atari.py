@@ -17,7 +17,7 @@ from gymnasium.wrappers import AtariPreprocessing, FrameStackObservation
 import passel
 from passel.api import make_plan
 from passel.arena import Arena
-from passel.data.rollout import RolloutExperience
+from passel.data.rollout import RolloutExperience, RolloutShape
 from passel.envs import atari_games, describe, make_envs, specs
 from passel.envs.atari_backend import AtariEnvs
 from passel.envs.atari_games import LoopGames, Played, VectorGames
@@ -280,7 +280,7 @@ def test_a_rollout_keeps_each_frame_once_and_gives_back_the_stacks() -> None:
     horizon, rules = 96, {"protocol": "nature", "fire_reset": True, "max_frames": 4 * 70}
     envs = make_envs(BREAKOUT, 2, seed=0, env_args=rules)
     spec = envs.spec
-    layout = RolloutExperience.specs(horizon, 2, spec.obs_shape, spec.obs_dtype, spec.frames)
+    layout = RolloutExperience.specs(RolloutShape(horizon, 2, spec.obs_shape, spec.obs_dtype, spec.frames))
     assert layout["obs"].nbytes == (horizon + 3) * 2 * 84 * 84
     critic = Witness()
     experience = RolloutExperience(Arena(layout), critic, np.random.default_rng(0), gamma=0.9)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from passel.arena import Arena
-from passel.data.rollout import RolloutExperience
+from passel.data.rollout import RolloutExperience, RolloutShape
 from passel.envs import level_atari
 from passel.envs.level_sets import level_set
 from passel.envs.levels import Copies
@@ -55,7 +55,7 @@ def test_real_stacks_come_out_of_a_rollout_as_they_went_in(monkeypatch: pytest.M
     monkeypatch.setattr(level_atari, "MAX_STEPS", 7)
     levels = level_set("levels:breakout-modes")
     envs = levels.make(levels.train[:2], Copies(1, seed=0))
-    specs = RolloutExperience.specs(T, 2, (4, 84, 84), np.dtype(np.uint8), frames=4)
+    specs = RolloutExperience.specs(RolloutShape(T, 2, (4, 84, 84), np.dtype(np.uint8), frames=4))
     assert specs["obs"].nbytes == (T + 3) * 2 * 84 * 84
     critic = Witness()
     experience = RolloutExperience(Arena(specs), critic, np.random.default_rng(0), gamma=0.9)

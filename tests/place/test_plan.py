@@ -12,7 +12,7 @@ import torch
 from passel.arena import Arena
 from passel.place.diets import ReplayDiet
 from passel.place.inline import InlineKit
-from passel.place.plan import why_not
+from passel.place.refusals import why_not
 from passel.sync import SCHEMES
 from small import new_arena, small_plan
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
@@ -11,7 +12,25 @@ from torch import Tensor
 
 from passel.arena import Spec, cells
 from passel.data.ring import torch_dtype
-from passel.types import Array, Floats, Grid, Ints, Judgement, Minibatch, Step
+from passel.types import Array, EnvSpec, Floats, Grid, Ints, Judgement, Minibatch, Step
+
+
+@dataclass(frozen=True)
+class RolloutShape:
+    """T steps of N environments, and what a step holds. With an `action_shape` actions are vectors of floats; without,
+    whole numbers.
+    """
+
+    horizon: int
+    envs: int
+    obs_shape: tuple[int, ...]
+    obs_dtype: np.dtype[Any]
+    frames: int = 1
+    action_shape: tuple[int, ...] = ()
+
+    @classmethod
+    def of(cls, spec: EnvSpec, horizon: int, envs: int) -> RolloutShape:
+        return cls(horizon, envs, spec.obs_shape, spec.obs_dtype, spec.frames, spec.action_shape)
 
 
 class Judge(Protocol):
@@ -36,20 +55,12 @@ class Recording:
     """
 
     @staticmethod
-    def specs(
-        horizon: int,
-        envs: int,
-        obs_shape: tuple[int, ...],
-        obs_dtype: np.dtype[Any],
-        frames: int = 1,
-        action_shape: tuple[int, ...] = (),
-    ) -> dict[str, Spec]:
-        """With an `action_shape` actions are vectors of floats; without, whole numbers."""
-        dtype, grid = torch_dtype(np.dtype(obs_dtype)), (horizon, envs)
+    def specs(shape: RolloutShape) -> dict[str, Spec]:
+        dtype, grid = torch_dtype(np.dtype(shape.obs_dtype)), (shape.horizon, shape.envs)
         return {
-            **Frames.specs(horizon, envs, obs_shape, dtype, frames),
-            "last_obs": Spec((envs, *obs_shape), dtype),
-            "action": Spec((*grid, *action_shape), torch.float32 if action_shape else torch.int64),
+            **Frames.specs(*grid, shape.obs_shape, dtype, shape.frames),
+            "last_obs": Spec((shape.envs, *shape.obs_shape), dtype),
+            "action": Spec((*grid, *shape.action_shape), torch.float32 if shape.action_shape else torch.int64),
             **{name: Spec(grid) for name in ("reward", "discount", "weight")},
         }
 
@@ -95,19 +106,11 @@ class RolloutExperience:
     """
 
     @staticmethod
-    def specs(
-        horizon: int,
-        envs: int,
-        obs_shape: tuple[int, ...],
-        obs_dtype: np.dtype[Any],
-        frames: int = 1,
-        action_shape: tuple[int, ...] = (),
-    ) -> dict[str, Spec]:
-        """With an `action_shape` actions are vectors of floats; without, whole numbers."""
+    def specs(shape: RolloutShape) -> dict[str, Spec]:
         return {
-            **Recording.specs(horizon, envs, obs_shape, obs_dtype, frames, action_shape),
-            **{name: Spec((horizon, envs)) for name in ("value", "logp", "advantage")},
-            "order": Spec((horizon * envs,), torch.int64),
+            **Recording.specs(shape),
+            **{name: Spec((shape.horizon, shape.envs)) for name in ("value", "logp", "advantage")},
+            "order": Spec((shape.horizon * shape.envs,), torch.int64),
             "counts": Spec((2,), torch.int64),
         }
 

@@ -13,7 +13,7 @@ written, which its successor goes on to fill.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -22,7 +22,7 @@ from torch import Tensor
 from passel.arena import Spec, cells
 from passel.data.lag import Lag
 from passel.data.ring import fence
-from passel.data.rollout import Frames, Recording
+from passel.data.rollout import Frames, Recording, RolloutShape
 from passel.types import Array, Floats, Rollouts, Step
 
 
@@ -36,20 +36,12 @@ class Behaviour(Protocol):
     def values(self, obs: Array) -> Floats: ...
 
 
-def slot_specs(
-    slots: int,
-    horizon: int,
-    envs: int,
-    obs_shape: tuple[int, ...],
-    obs_dtype: np.dtype[Any],
-    frames: int = 1,
-    action_shape: tuple[int, ...] = (),
-) -> dict[str, Spec]:
+def slot_specs(slots: int, shape: RolloutShape) -> dict[str, Spec]:
     """One actor's slots."""
     one = {
-        **Recording.specs(horizon, envs, obs_shape, obs_dtype, frames, action_shape),
-        "logp": Spec((horizon, envs)),
-        "version": Spec((horizon,), torch.int64),
+        **Recording.specs(shape),
+        "logp": Spec((shape.horizon, shape.envs)),
+        "version": Spec((shape.horizon,), torch.int64),
     }
     return {
         **{name: Spec((slots, *spec.shape), spec.dtype) for name, spec in one.items()},

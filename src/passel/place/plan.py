@@ -1,7 +1,7 @@
 """The plan joins the four axes: algorithm × scheme × placement × environment.
 
-It says which cells of the product run and why the others do not, lays out the arena, and builds a worker over it.
-A plan is data: it is sent to a worker when the worker is started.
+It lays out the arena and builds a worker over it; which cells of the product run is in refusals.py. A plan is data: it
+is sent to a worker when the worker is started.
 """
 
 from __future__ import annotations
@@ -21,10 +21,9 @@ from passel.algos.base import Algorithm
 from passel.arena import Arena, Spec, Tensors, prefixed
 from passel.clock import Clock
 from passel.config import RunConfig
-from passel.envs.atari_protocol import is_atari
 from passel.envs.base import Envs
-from passel.envs.levels import Copies, is_level_set
-from passel.envs.make import is_served, make_envs
+from passel.envs.levels import Copies
+from passel.envs.make import make_envs
 from passel.envs.make import specs as env_specs
 from passel.learner import Draws, Learner
 from passel.maths.schedules import linear
@@ -33,6 +32,7 @@ from passel.place.budget import threads_of_learner
 from passel.place.cast import ACTOR, BOTH, LEARNER, Cast
 from passel.place.cast import cast as cast_for
 from passel.place.diets import DIETS, ApartDiet, Diet
+from passel.place.env_args import env_args
 from passel.place.orders import Orders
 from passel.place.parts import Parts
 from passel.place.roles import Acting, Both, Learning, Role
@@ -42,89 +42,11 @@ from passel.streams import Stream, derive
 from passel.sync import SCHEMES
 from passel.sync.base import Kit, Scheme, Server, Sync, SyncSettings
 from passel.sync.optimiser import OptimiserSettings
-from passel.sync.peers import Decentralised
 from passel.sync.reader import Reader
-from passel.sync.tokenring import TokenRing
-from passel.sync.topology import from_anywhere, make_graph
-from passel.types import EnvSpec, Episode, Ints, PasselError
+from passel.types import EnvSpec, Episode, Ints
 
 #: The network that a split worker leaves to its other half.
 CRITIC = "value"
-
-PLACEMENTS = {
-    "inline": "all workers take turns in one process: deterministic, the oracle for the others",
-    "processes": "each worker, and each shard of a server, is a process of its own",
-}
-
-
-def why_not(sync: str, place: str, workers: int = 2, *, algo: str = "dqn", learners: int = 1) -> str | None:
-    """Why this cell of the product cannot run, in one sentence with the cure; None if it runs."""
-    if ALGORITHMS[algo].apart:
-        return _why_not_apart(ALGORITHMS[algo], sync, workers, learners)
-    if learners > 1:
-        return (
-            f"--learners {learners} has no effect on {algo}, of which every worker is a learner. "
-            f"Use --workers {learners}, or an algorithm with actors apart: {', '.join(_apart())}."
-        )
-    if SCHEMES[sync].one_learner and workers > 1:
-        return (
-            f"--sync {sync} is one learner that shares nothing, and --workers {workers} asks for more. "
-            f"Use --workers 1, or a scheme that shares: {_sharing()}."
-        )
-    return None
-
-
-def _why_not_apart(algorithm: type[Algorithm], sync: str, workers: int, learners: int) -> str | None:
-    most = algorithm.most_learners
-    if most is not None and learners > most:
-        return f"{algorithm.name} has {most} learner, and --learners {learners} asks for more. Use --learners {most}."
-    if SCHEMES[sync].one_learner and learners > 1:
-        return (
-            f"--sync {sync} is one learner that shares nothing, and --learners {learners} asks for more. "
-            "Use --learners 1, or --sync allreduce."
-        )
-    if 1 < workers < 2 * learners or workers < learners:
-        return (
-            f"--workers {workers} leaves no actor for each of {learners} learners. "
-            f"Use --workers {2 * learners} or more, or fewer --learners."
-        )
-    return None
-
-
-def _sharing() -> str:
-    *names, last = (name for name, scheme in SCHEMES.items() if not scheme.one_learner)
-    return f"{', '.join(names)} or {last}"
-
-
-def _apart() -> list[str]:
-    return [name for name, algorithm in ALGORITHMS.items() if algorithm.apart]
-
-
-def env_args(config: RunConfig, *, learning: bool = True) -> dict[str, Any] | None:
-    """What the run's settings say to whoever makes the environments, to learn in or to be judged in."""
-    if is_served(config.env):
-        return {"key": config.env_key, "reconnect": config.reconnect}
-    if not plays_atari(config):
-        return None
-    return {
-        "protocol": config.protocol,
-        # An evaluation is of whole games, and of their own rewards.
-        "life_loss": config.life_loss if learning else False,
-        "clip_rewards": config.clip_rewards if learning else False,
-        "fire_reset": config.fire_reset,
-        "mode": config.game_mode,
-        "difficulty": config.game_difficulty,
-    }
-
-
-def topology_of(config: RunConfig) -> str:
-    """Who talks to whom, by a name that means the same in every folder."""
-    return from_anywhere(config.topology)
-
-
-def plays_atari(config: RunConfig) -> bool:
-    """Whether the rules of Atari games mean anything to this run."""
-    return is_atari(config.env) and config.backend in ("auto", "ale")
 
 
 @dataclass(frozen=True)
@@ -468,55 +390,3 @@ BUILDERS: dict[str, Callable[[Plan, Shop], Role]] = {
 
 def _blank(specs: dict[str, Spec]) -> Tensors:
     return Tensors({name: torch.zeros(spec.shape, dtype=spec.dtype) for name, spec in specs.items()})
-
-
-def check(config: RunConfig) -> None:
-    """Refuse what cannot run, before anything is started."""
-    for axis, value, known in (
-        ("--algo", config.algo, ALGORITHMS),
-        ("--sync", config.sync, SCHEMES),
-        ("--place", config.place, PLACEMENTS),
-    ):
-        if value not in known:
-            raise PasselError(f"there is no {axis} {value}. Choose from {', '.join(known)}.")
-    reason = why_not(config.sync, config.place, config.workers, algo=config.algo, learners=config.learners)
-    if reason:
-        raise PasselError(reason)
-    if issubclass(SCHEMES[config.sync], Decentralised):
-        _check_peers(config)
-    if is_level_set(config.env) and ALGORITHMS[config.algo].apart:
-        raise PasselError(
-            f"a set of levels needs rollouts in which every level counts the same, and {config.algo} takes what its "
-            "actors bring. Use --algo ppo or a3c."
-        )
-    if is_level_set(config.env):
-        _check_levels(config)
-
-
-def _check_peers(config: RunConfig) -> None:
-    """What learners without a centre need: a graph that joins them all, or groups that are not larger than all."""
-    learners = len(cast_for(config.workers, config.learners, apart=ALGORITHMS[config.algo].apart).learners)
-    if config.sync != TokenRing.name:
-        make_graph(config.topology, learners)
-    elif not 1 <= config.group_size <= learners:
-        raise PasselError(
-            f"--group-size is {config.group_size}, and must be from 1 to the number of learners, which is {learners}."
-        )
-
-
-def _check_levels(config: RunConfig) -> None:
-    """What a set of levels needs: one step along the mean over all levels, at every update."""
-    if config.workers > 1 and not SCHEMES[config.sync].joint:
-        raise PasselError(
-            "a set of levels is learnt by the mean over all its levels at every update, and under "
-            f"--sync {config.sync} each worker steps for its own. Use --sync allreduce, or --workers 1."
-        )
-    if config.sync_every > 1:
-        raise PasselError(
-            f"a set of levels is learnt by the mean over all its levels at every update, and --sync-every "
-            f"{config.sync_every} takes steps in between. Leave it out."
-        )
-    if config.backend != "auto":
-        raise PasselError(
-            f"--backend {config.backend} has no effect on a set of levels, which has its own. Leave it out."
-        )

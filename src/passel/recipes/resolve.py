@@ -18,7 +18,8 @@ from passel.envs.make import is_served
 from passel.envs.remote_place import is_address
 from passel.place.budget import usable_cores
 from passel.place.cast import cast
-from passel.place.plan import check, plays_atari, topology_of
+from passel.place.env_args import plays_atari
+from passel.place.refusals import check, topology_of
 from passel.recipes.named import Recipe, recipe
 from passel.recipes.presets import DEFAULT_STEPS, preset
 from passel.types import PasselError

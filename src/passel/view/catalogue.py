@@ -7,7 +7,7 @@ from rich.table import Table
 
 from passel.algos import ALGORITHMS
 from passel.envs.level_sets import SUMMARIES
-from passel.place.plan import PLACEMENTS, why_not
+from passel.place.refusals import PLACEMENTS, why_not
 from passel.recipes.named import RECIPES
 from passel.recipes.presets import PRESETS
 from passel.sync import SCHEMES

@@ -1,0 +1,41 @@
+"""Rollouts that are learnt from once and forgotten: A3C, PPO."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import numpy as np
+
+from passel.algos.base import Algorithm
+from passel.arena import Arena, Spec, Tensors, prefixed
+from passel.data.experience import Experience
+from passel.data.rollout import Judge, RolloutExperience, RolloutShape
+from passel.place.diets.base import Diet
+
+
+class RolloutDiet(Diet):
+    """A rollout for each worker."""
+
+    def own_specs(self, rank: int) -> dict[str, Spec]:
+        shape = RolloutShape.of(self.plan.spec, self.numbers.horizon, self.plan.rows(rank))
+        return prefixed("rollout", RolloutExperience.specs(shape))
+
+    def serve(
+        self, arena: Arena, own: Tensors, rank: int, algo: Algorithm, rng: np.random.Generator, lock: Any
+    ) -> Experience:
+        return RolloutExperience(
+            own.below("rollout"),
+            cast(Judge, algo),
+            rng,
+            gamma=self.numbers.gamma,
+            epochs=getattr(self.numbers, "epochs", 1),
+            minibatches=getattr(self.numbers, "minibatches", 1),
+            groups=self.plan.groups(rank),
+            reward_scale=self.numbers.reward_scale,
+        )
+
+    def interrupt(self, own: Tensors) -> None:
+        """A rollout that is whole can still be learnt from; one that is not begins anew."""
+        counts, horizon = own["rollout/counts"], len(own["rollout/action"])
+        if int(counts[0]) < horizon:
+            counts.zero_()

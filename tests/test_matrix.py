@@ -129,6 +129,7 @@ def test_inline_every_cell_with_actors_apart_runs(algo: str, sync: str, workers:
         {"algo": "impala", "workers": 1},
         {"algo": "impala", "workers": 4, "learners": 2},
         {"algo": "impala", "workers": 4, "learners": 2, "sync": "hogwild"},
+        {"algo": "impala", "workers": 4, "learners": 2, "sync": "gossip"},
         {"algo": "impala", "workers": 2, "sync": "server", "shards": 2},
         {"algo": "apex", "workers": 3},
         {"algo": "apex", "workers": 2, "prioritized": False, "sync": "locked"},

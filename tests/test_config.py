@@ -237,6 +237,16 @@ class TestNothingIsSilentlyIgnored:
         assert {key: merged[key] for key in said} == said
 
 
+def test_a_topology_s_file_is_kept_by_its_whole_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run is resumed from another folder too."""
+    (tmp_path / "who.toml").write_text("edges = [[0, 1], [1, 2]]")
+    monkeypatch.chdir(tmp_path)
+    asked = {"sync": "gossip", "workers": 3}
+    assert resolve_config({**asked, "topology": "who.toml"})[0].topology == str(tmp_path / "who.toml")
+    with pytest.raises(PasselError, match="leaves learner 3 unconnected"):
+        resolve_config({**asked, "topology": "who.toml", "workers": 4})
+
+
 class TestRanges:
     @pytest.mark.parametrize(
         ("key", "value", "words"),

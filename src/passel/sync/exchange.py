@@ -27,6 +27,16 @@ class Exchange(ABC):
     def collect(self) -> None: ...
 
 
+class Alone(Exchange):
+    """Nobody there."""
+
+    def meet(self, other: int) -> bool:
+        return False
+
+    def collect(self) -> None:
+        return
+
+
 class ArenaExchange(Exchange):
     """Vectors in one arena, each of which only its owner ever writes.
 

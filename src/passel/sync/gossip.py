@@ -14,7 +14,7 @@ from torch import Tensor
 from passel.arena import Spec, Tensors, cells
 from passel.nets.flat import Flat
 from passel.sync.base import Kit, Semaphore, Sync
-from passel.sync.exchange import ArenaExchange, Exchange
+from passel.sync.exchange import Alone, ArenaExchange, Exchange
 from passel.sync.mixing import chances
 from passel.sync.optimiser import make_optimiser
 from passel.sync.peers import Decentralised
@@ -64,8 +64,7 @@ class GossipSync(Sync):
 
     def pull(self) -> None:
         start = time.perf_counter()
-        if self._exchange is not None:
-            self._exchange.collect()
+        self._exchange.collect()
         if self._copies:
             self.flat.values.copy_(self._vector)
         self.version = sum(self._pushes)
@@ -74,9 +73,8 @@ class GossipSync(Sync):
     def send(self) -> None:
         self.clip(self.flat.grads)
         start = time.perf_counter()
-        if self._exchange is not None:
-            self._exchange.collect()
-            self._meet_somebody(self._exchange)
+        self._exchange.collect()
+        self._meet_somebody()
         met = time.perf_counter()
         self.costs.staleness += sum(self._pushes) - self.version
         self._optimiser.step(self.lr, self.flat.grads)
@@ -84,13 +82,13 @@ class GossipSync(Sync):
         self.costs.copy += met - start
         self.costs.apply += time.perf_counter() - met
 
-    def _meet_somebody(self, exchange: Exchange) -> None:
+    def _meet_somebody(self) -> None:
         """Average with a neighbour drawn by chance; if it has no time, with the first after it that has."""
         if not self._neighbours:
             return
         first = bisect(self._up_to, drawn(self.settings.seed, self._rank, self._pushes[self._rank]))
         for other in (*self._neighbours[first:], *self._neighbours[:first]):
-            if exchange.meet(other):
+            if self._exchange.meet(other):
                 return
 
 
@@ -115,15 +113,15 @@ class Gossip(Decentralised):
     def links(self, kit: Kit) -> list[Semaphore]:
         return ArenaExchange.permits(kit, self.workers)
 
-    def exchange(self, tensors: Tensors, permits: list[Semaphore], rank: int) -> Exchange | None:
+    def exchange(self, tensors: Tensors, permits: list[Semaphore], rank: int) -> Exchange:
         """The way to the others, if there are any."""
         if self.workers == 1:
-            return None
+            return Alone()
         vectors = [self.values(tensors, peer) for peer in range(self.workers)]
         return ArenaExchange(self.graph, vectors, tensors, permits, rank)
 
-    def mean(self, tensors: Tensors, out: Tensor) -> None:
-        super().mean(tensors, out)
+    def gather(self, tensors: Tensors, out: Tensor) -> None:
+        super().gather(tensors, out)
         for mail in ArenaExchange.under_way(tensors):
             out.sub_(mail, alpha=1 / self.workers)
 

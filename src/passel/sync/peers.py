@@ -14,7 +14,7 @@ class Decentralised(Scheme):
 
     `peer/K/...` in the arena is what learner K keeps (learner 0's optimiser is `optimiser/...`, where every scheme has
     one), so that a run can be resumed; `vector`, their mean, is what is evaluated, checkpointed and acted with. It is
-    found where it is needed and nowhere else: by whoever reads, and when everybody is at rest.
+    gathered where it is needed and nowhere else: by whoever reads, and when everybody is at rest.
 
     A learner alone is its own mean: its vector is `vector` itself. Until the first update everybody's is.
     """
@@ -52,13 +52,13 @@ class Decentralised(Scheme):
         if self.peers == 1 or not tensors["pushes"].any():
             super().look(tensors, out)
         else:
-            self.mean(tensors, out)
+            self.gather(tensors, out)
 
     def settle(self, tensors: Tensors) -> None:
         self.look(tensors, tensors["vector"])
 
-    def mean(self, tensors: Tensors, out: Tensor) -> None:
-        """The vector that stands for all."""
+    def gather(self, tensors: Tensors, out: Tensor) -> None:
+        """The vector that stands for all: their mean, unless a scheme knows better."""
         out.copy_(self.values(tensors, 0))
         for peer in range(1, self.peers):
             out.add_(self.values(tensors, peer))

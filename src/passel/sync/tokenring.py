@@ -130,7 +130,7 @@ class TokenRing(Decentralised):
             for name in ("token", *_names(tensors)):
                 tensors[name].copy_(tensors["vector"])
 
-    def mean(self, tensors: Tensors, out: Tensor) -> None:
+    def gather(self, tensors: Tensors, out: Tensor) -> None:
         """Every change, whether the token has it or not yet."""
         out.copy_(tensors["token"])
         for group in range(self.peers):

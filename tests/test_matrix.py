@@ -40,6 +40,10 @@ IN_PROCESSES: list[dict[str, Any]] = [
     {"sync": "server", "workers": 1, "memory": "local", "prioritized": True},
     {"sync": "allreduce", "workers": 2, "memory": "local", "prioritized": False, "transport": "distributed"},
     {"sync": "allreduce", "workers": 2, "memory": "global", "prioritized": True},
+    {"sync": "gossip", "workers": 2, "memory": "local", "prioritized": True},
+    {"sync": "gossip", "workers": 3, "memory": "global", "prioritized": False, "topology": "ring"},
+    {"sync": "proximal", "workers": 2, "memory": "global", "prioritized": False, "l1": 1e-5},
+    {"sync": "tokenring", "workers": 3, "memory": "local", "prioritized": True, "group_size": 2},
 ]
 
 
@@ -125,6 +129,7 @@ def test_inline_every_cell_with_actors_apart_runs(algo: str, sync: str, workers:
         {"algo": "impala", "workers": 1},
         {"algo": "impala", "workers": 4, "learners": 2},
         {"algo": "impala", "workers": 4, "learners": 2, "sync": "hogwild"},
+        {"algo": "impala", "workers": 4, "learners": 2, "sync": "gossip"},
         {"algo": "impala", "workers": 2, "sync": "server", "shards": 2},
         {"algo": "apex", "workers": 3},
         {"algo": "apex", "workers": 2, "prioritized": False, "sync": "locked"},

@@ -114,6 +114,7 @@ class Processes(Placement):
     def pause(self) -> None:
         self.board.ask_for_rest()
         self._wait_until(lambda: self.board.rested == self.board.asked, PAUSE_PATIENCE, "come to rest")
+        self.plan.settle(self.arena)
 
     def _wait_until(self, done: Callable[[], Bools], patience: float, what: str) -> None:
         """Until every worker has done it, and every server is there."""

@@ -6,7 +6,11 @@ from passel.algos import ALGORITHMS
 from passel.algos.base import Algorithm
 from passel.config import RunConfig
 from passel.envs.levels import is_level_set
+from passel.place.cast import cast
 from passel.sync import SCHEMES
+from passel.sync.peers import Decentralised
+from passel.sync.tokenring import TokenRing
+from passel.sync.topology import from_anywhere, make_graph
 from passel.types import PasselError
 
 PLACEMENTS = {
@@ -27,7 +31,7 @@ def why_not(sync: str, place: str, workers: int = 2, *, algo: str = "dqn", learn
     if SCHEMES[sync].one_learner and workers > 1:
         return (
             f"--sync {sync} is one learner that shares nothing, and --workers {workers} asks for more. "
-            "Use --workers 1, or a scheme that shares: locked, hogwild, server or allreduce."
+            f"Use --workers 1, or a scheme that shares: {_sharing()}."
         )
     return None
 
@@ -49,6 +53,11 @@ def _why_not_apart(algorithm: type[Algorithm], sync: str, workers: int, learners
     return None
 
 
+def _sharing() -> str:
+    *names, last = (name for name, scheme in SCHEMES.items() if not scheme.one_learner)
+    return f"{', '.join(names)} or {last}"
+
+
 def _apart() -> list[str]:
     return [name for name, algorithm in ALGORITHMS.items() if algorithm.apart]
 
@@ -65,6 +74,8 @@ def check(config: RunConfig) -> None:
     reason = why_not(config.sync, config.place, config.workers, algo=config.algo, learners=config.learners)
     if reason:
         raise PasselError(reason)
+    if issubclass(SCHEMES[config.sync], Decentralised):
+        _check_peers(config)
     if is_level_set(config.env) and ALGORITHMS[config.algo].apart:
         raise PasselError(
             f"a set of levels needs rollouts in which every level counts the same, and {config.algo} takes what its "
@@ -74,9 +85,25 @@ def check(config: RunConfig) -> None:
         _check_levels(config)
 
 
+def topology_of(config: RunConfig) -> str:
+    """Who talks to whom, by a name that means the same in every folder."""
+    return from_anywhere(config.topology)
+
+
+def _check_peers(config: RunConfig) -> None:
+    """What learners without a centre need: a graph that joins them all, or groups that are not larger than all."""
+    learners = len(cast(config.workers, config.learners, apart=ALGORITHMS[config.algo].apart).learners)
+    if config.sync != TokenRing.name:
+        make_graph(config.topology, learners)
+    elif not 1 <= config.group_size <= learners:
+        raise PasselError(
+            f"--group-size is {config.group_size}, and must be from 1 to the number of learners, which is {learners}."
+        )
+
+
 def _check_levels(config: RunConfig) -> None:
     """What a set of levels needs: one step along the mean over all levels, at every update."""
-    if config.workers > 1 and not SCHEMES[config.sync].collective:
+    if config.workers > 1 and not SCHEMES[config.sync].joint:
         raise PasselError(
             "a set of levels is learnt by the mean over all its levels at every update, and under "
             f"--sync {config.sync} each worker steps for its own. Use --sync allreduce, or --workers 1."

@@ -6,7 +6,7 @@
 
 Numbers of workers take turns, so that whatever else the machine does hits all alike. The speed-up of a round compares
 its own runs; the median of the rounds is reported. All-reduce makes one joint update of everybody's gradients, so two
-workers make half as many updates a step, each from twice the batch.
+workers make half as many updates a step, each from twice the batch; and so does proximal, of everybody's vectors.
 """
 
 from __future__ import annotations
@@ -39,6 +39,9 @@ SCHEMES: dict[str, dict[str, Any]] = {
     "server": {"sync": "server"},
     "allreduce, arena": {"sync": "allreduce", "transport": "arena"},
     "allreduce, distributed": {"sync": "allreduce", "transport": "distributed"},
+    "gossip": {"sync": "gossip"},
+    "proximal": {"sync": "proximal"},
+    "tokenring": {"sync": "tokenring"},
 }
 
 

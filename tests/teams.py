@@ -24,8 +24,10 @@ from passel.sync import SCHEMES
 from passel.sync.base import Scheme, Sync, SyncSettings, patiently
 from passel.sync.optimiser import OptimiserSettings
 
-SHARING = ["locked", "hogwild", "server", "allreduce"]
-ASYNCHRONOUS = ["locked", "hogwild", "server"]
+DECENTRALISED = ["gossip", "proximal", "tokenring"]
+SHARING = ["locked", "hogwild", "server", "allreduce", *DECENTRALISED]
+#: Nobody waits, and what stands for all learners has the whole of everybody's steps.
+ASYNCHRONOUS = ["locked", "hogwild", "server", "tokenring"]
 
 PLAIN_SGD = OptimiserSettings(kind="sgd", lr=1.0)
 ADAM = OptimiserSettings(kind="adam", lr=1e-2)
@@ -88,6 +90,7 @@ class Team:
         """The shared vector, when everything that was sent has arrived."""
         for sync in self.syncs:
             sync.pull()
+        self.scheme.settle(self.tensors)
         return self.tensors["vector"]
 
     def learn(self, rank: int, example: Example) -> None:

@@ -116,9 +116,10 @@ class TestMistakes:
             (
                 ["--sync", "solo"],
                 "--sync solo is one learner that shares nothing, and --workers 2 asks for more. "
-                "Use --workers 1, or a scheme that shares: locked, hogwild, server or allreduce.",
+                "Use --workers 1, or a scheme that shares: locked, hogwild, server, allreduce, gossip, proximal or "
+                "tokenring.",
             ),
-            (["--sync", "gossip"], "there is no --sync gossip. Choose from solo, locked, hogwild, server, allreduce."),
+            (["--sync", "osmosis"], f"there is no --sync osmosis. Choose from {', '.join(SCHEMES)}."),
             (["--shards", "2"], "--shards has no effect without --sync server. Add --sync server, or leave it out."),
             (
                 ["--batch", "2000"],

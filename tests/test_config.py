@@ -185,6 +185,14 @@ class TestNothingIsSilentlyIgnored:
             ({"shards": 2}, "--shards has no effect without --sync server"),
             ({"shards": 2, "sync": "allreduce"}, "--shards has no effect without --sync server"),
             ({"transport": "distributed"}, "--transport has no effect without --sync allreduce"),
+            ({"topology": "ring"}, "--topology has no effect without --sync gossip or proximal"),
+            ({"topology": "ring", "sync": "tokenring"}, "--topology has no effect without --sync gossip or proximal"),
+            ({"l1": 0.1, "sync": "gossip"}, "--l1 has no effect without --sync proximal"),
+            ({"group_size": 2}, "--group-size has no effect without --sync tokenring"),
+            ({"sync": "gossip", "topology": "star"}, "there is no --topology star"),
+            ({"sync": "proximal", "l1": -1.0}, "--l1 is -1.0, and must be 0 or more"),
+            ({"sync": "tokenring", "group_size": 3, "workers": 2}, "from 1 to the number of learners, which is 2"),
+            ({"sync": "tokenring", "group_size": 0}, "--group-size is 0, and must be from 1"),
             ({"priority_alpha": 0.5}, "--priority-alpha has no effect without --prioritized"),
             ({"priority_beta": 0.5}, "--priority-beta has no effect without --prioritized"),
             ({"sync": "solo", "sync_every": 4}, "--sync-every has no effect under --sync solo"),
@@ -215,6 +223,9 @@ class TestNothingIsSilentlyIgnored:
             {"transport": "distributed", "sync": "allreduce"},
             {"priority_alpha": 0.5, "prioritized": True},
             {"momentum": 0.9, "optimizer": "sgd"},
+            {"topology": "ring", "sync": "gossip", "workers": 5},
+            {"topology": "exponential", "sync": "proximal", "l1": 0.01},
+            {"group_size": 2, "sync": "tokenring", "workers": 5},
             {"momentum": 0.9, "optimizer": "rmsprop"},
             {"shards": 1, "sync": "hogwild"},
             {"sync": "solo", "sync_every": 1},
@@ -224,6 +235,16 @@ class TestNothingIsSilentlyIgnored:
         config, numbers = resolve_config(said)
         merged = dataclasses.asdict(config) | dataclasses.asdict(numbers)
         assert {key: merged[key] for key in said} == said
+
+
+def test_a_topology_s_file_is_kept_by_its_whole_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run is resumed from another folder too."""
+    (tmp_path / "who.toml").write_text("edges = [[0, 1], [1, 2]]")
+    monkeypatch.chdir(tmp_path)
+    asked = {"sync": "gossip", "workers": 3}
+    assert resolve_config({**asked, "topology": "who.toml"})[0].topology == str(tmp_path / "who.toml")
+    with pytest.raises(PasselError, match="leaves learner 3 unconnected"):
+        resolve_config({**asked, "topology": "who.toml", "workers": 4})
 
 
 class TestRanges:

@@ -58,8 +58,11 @@ class TestADeadWorker:
             (["--sync", "server", "--shards", "2"], 3, "worker 1"),
             (["--sync", "server", "--shards", "2"], 1, "shard 1"),
             (["--sync", "allreduce"], 1, "worker 1"),
+            (["--sync", "gossip"], 1, "worker 1"),
+            (["--sync", "proximal"], 0, "worker 0"),
+            (["--sync", "tokenring"], 0, "worker 0"),
         ],
-        ids=["hogwild", "locked", "server", "shard", "allreduce"],
+        ids=["hogwild", "locked", "server", "shard", "allreduce", "gossip", "proximal", "tokenring"],
     )
     def test_killed(self, tmp_path: Path, flags: list[str], victim: int, name: str) -> None:
         run = tmp_path / "run"

@@ -29,7 +29,7 @@ ARROWS: dict[str, set[str]] = {
     "algos": {"maths", "nets", "types", "arena", "config"},
     "envs": {"types", "arena"},
     "data": {"types", "arena"},
-    "sync": {"nets", "arena"},
+    "sync": {"nets", "arena", "types"},
     "actor": {"envs", "algos", "clock", "types"},
     "learner": {"algos", "data", "sync", "clock", "types"},
     "run": {"types", "arena"},

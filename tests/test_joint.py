@@ -233,6 +233,8 @@ class TestRefusals:
         ("changes", "sentence"),
         [
             ({"sync": "hogwild"}, "under --sync hogwild each worker steps for its own. Use --sync allreduce"),
+            ({"sync": "gossip"}, "under --sync gossip each worker steps for its own. Use --sync allreduce"),
+            ({"sync": "proximal"}, "under --sync proximal each worker steps for its own. Use --sync allreduce"),
             ({"sync_every": 2}, "--sync-every 2 takes steps in between. Leave it out"),
             ({"backend": "gymnasium"}, "--backend gymnasium has no effect on a set of levels"),
             ({"minibatches": 3}, "--minibatches 3 does not divide --horizon 8"),

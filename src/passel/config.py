@@ -36,7 +36,11 @@ class RunConfig:
     )
     algo: str = option("dqn", "Algorithm.")
     recipe: str = option("", "A system from the literature, with its numbers: see passel list.")
-    sync: str = option("hogwild", "How the learners share the parameters: solo, locked, hogwild, server or allreduce.")
+    sync: str = option(
+        "hogwild",
+        "How the learners share the parameters: solo, locked, hogwild, server or allreduce; or without a centre: "
+        "gossip, proximal or tokenring.",
+    )
     place: str = option("processes", "Where the workers run: inline (one process, deterministic) or processes.")
     workers: int = option(0, "Workers; 0 means one for each usable core (1 under solo).")
     learners: int = option(
@@ -85,6 +89,19 @@ class RunConfig:
     sync_every: int = option(1, "Synchronise after this many updates, with local steps in between.")
     transport: Literal["auto", "arena", "distributed"] = option(
         "auto", "What carries an all-reduce: shared memory (arena) or torch.distributed.", only={"sync": "allreduce"}
+    )
+    topology: str = option(
+        "bipartite",
+        "Who talks to whom without a centre: ring, complete, exponential, bipartite, or a TOML file with edges.",
+        only={"sync": ("gossip", "proximal")},
+    )
+    l1: float = option(
+        0.0,
+        "Weight of the L1 norm of all parameters, which the proximal step minimises too.",
+        only={"sync": "proximal"},
+    )
+    group_size: int = option(
+        1, "Workers of a group that shares one vector; a token joins the groups.", only={"sync": "tokenring"}
     )
     checkpoint_every: int = option(100_000, "Steps between two checkpoints.")
     keep_checkpoints: int = option(3, "How many checkpoints to keep.")

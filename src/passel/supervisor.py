@@ -355,6 +355,7 @@ class Supervisor:
     def _save_what_is_left(self, error: Exception) -> None:
         """After a death: end the others, keep what the arena holds if it is sound, and say what happened."""
         self._placement.stop()
+        self._plan.settle(self._arena)
         sound = all(torch.isfinite(self._arena[f"sync/{name}/vector"]).all() for name in self._plan.schemes)
         with suppress(PasselError, OSError):  # a full disk, say: the first error is the one to tell
             # What a mistake or a diverging loss left behind is no better than the checkpoint before it.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import cast
+from typing import Any, cast
 
 import cloudpickle
 import pytest
@@ -122,6 +122,21 @@ def test_numbers_of_the_configuration_reach_the_scheme(name: str) -> None:
         "momentum": 0.5,
     }
     assert (asked.max_grad_norm, asked.every, asked.shards) == (2.0, 1, 3 if name == "server" else 1)
+
+
+@pytest.mark.parametrize(
+    ("sync", "more"),
+    [
+        ("gossip", {"topology": "ring"}),
+        ("proximal", {"topology": "complete", "l1": 0.5}),
+        ("tokenring", {"group_size": 2}),
+    ],
+)
+def test_numbers_of_learners_without_a_centre_reach_the_scheme(sync: str, more: dict[str, Any]) -> None:
+    plans = [small_plan(sync=sync, workers=4, seed=seed, **more) for seed in (1, 2)]
+    asked = [dataclasses.asdict(plan.schemes["q"].requested) for plan in plans]
+    assert {key: asked[0][key] for key in more} == more
+    assert asked[0]["seed"] != asked[1]["seed"], "another seed draws other neighbours"
 
 
 def test_a_plan_can_be_sent_to_a_worker() -> None:

@@ -40,7 +40,7 @@ def test_in_processes_two_halves_equal_a_whole_bit_for_bit(tmp_path: Path) -> No
         assert torch.equal(weight, weights[1][name])
 
 
-@pytest.mark.parametrize("sync", ["hogwild", "server", "allreduce"])
+@pytest.mark.parametrize("sync", ["hogwild", "server", "allreduce", "gossip"])
 def test_in_processes_halves_of_two_workers_share_with_each_other(sync: str, tmp_path: Path) -> None:
     out = str(tmp_path / "run")
     run = passel.train(**settings_for(algo="a3c", sync=sync, workers=2, place="processes", split=True, out=out))

@@ -13,12 +13,19 @@ import torch
 
 from passel.sync import SCHEMES
 from passel.sync.base import SyncSettings
-from teams import PLAIN_SGD, SHARING, Countdown, Team, Weights, in_processes, total
+from teams import DECENTRALISED, PLAIN_SGD, SHARING, Countdown, Team, Weights, in_processes, total
 
 SIZE = 37
+
+
+def alike(name: str, workers: int) -> bool:
+    """Whether all learners see one vector, or there is only one. Vectors of their own have tests of their own below."""
+    return workers == 1 or name not in DECENTRALISED
+
+
 CELLS = [
     ("solo", 1, 1, 1),
-    *((name, 1, workers, every) for name in SHARING for workers in (1, 2) for every in (1, 3)),
+    *((name, 1, workers, every) for name in SHARING for workers in (1, 2) for every in (1, 3) if alike(name, workers)),
     *(("server", 3, 2, every) for every in (1, 3)),
 ]
 
@@ -80,3 +87,36 @@ def test_in_processes_hogwild_never_applies_more_than_was_pushed_and_loses_littl
     assert arena["sync/vector"].min() >= -total
     assert arena["sync/vector"].max() <= -0.8 * total
     assert scheme.version(arena.below("sync")) == total
+
+
+#: How far one update of one of two learners moves what stands for both.
+SHARE = {"gossip": 0.5, "proximal": 0.5, "tokenring": 1.0}
+
+
+def test_every_scheme_without_a_centre_has_its_share() -> None:
+    assert set(SHARE) == set(DECENTRALISED)
+
+
+@pytest.mark.parametrize("every", [1, 3])
+@pytest.mark.parametrize("name", DECENTRALISED)
+def test_inline_vectors_of_their_own_fall_by_their_share(name: str, every: int) -> None:
+    team = Team(name, partial(Weights, SIZE), 2, SyncSettings(PLAIN_SGD, every=every))
+    for turn in range(1, 5):
+        for sync in team.syncs:
+            for _ in range(every):
+                sync.pull()
+                sync.push(total(sync))
+        assert team.vector.tolist() == [-2 * SHARE[name] * every * turn] * SIZE
+    assert team.scheme.version(team.tensors) == (4 if team.scheme.collective else 8)
+
+
+@pytest.mark.parametrize("name", DECENTRALISED)
+def test_in_processes_nothing_is_lost_between_vectors_of_their_own(name: str) -> None:
+    """Nobody takes turns, and each vector has one writer: everything arrives, but for rounding."""
+    updates, workers = 200, 2
+    scheme = SCHEMES[name](SIZE, workers, SyncSettings(PLAIN_SGD))
+    rush = Countdown(updates, workers, 1, collective=True)
+    arena = in_processes(scheme, partial(Weights, SIZE), rush, rush.specs(SIZE))
+    scheme.settle(arena.below("sync"))
+    expected = torch.full((SIZE,), -updates * workers * SHARE[name])
+    torch.testing.assert_close(arena["sync/vector"], expected, rtol=0, atol=1e-2)

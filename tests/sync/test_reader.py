@@ -9,13 +9,13 @@ from passel.nets.flat import Flat
 from passel.sync import SCHEMES
 from passel.sync.base import SyncSettings
 from passel.sync.reader import Reader
-from teams import PLAIN_SGD, Team, examples, perceptron
+from teams import DECENTRALISED, PLAIN_SGD, Team, examples, perceptron
 
 SETTINGS = SyncSettings(PLAIN_SGD)
 
 
 def reader_of(team: Team) -> Reader:
-    return Reader(Flat(perceptron()), team.tensors, collective=SCHEMES[team.scheme.name].collective)
+    return Reader(Flat(perceptron()), team.tensors, team.scheme)
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
@@ -34,6 +34,25 @@ def test_it_reads_what_the_learner_wrote_when_it_is_asked_to(scheme: str) -> Non
     assert (reader.version, reader.lag) == (newest, 0)
     assert torch.equal(reader.flat.values, team.tensors["vector"])
     assert not reader.fetch(), "there is nothing new"
+
+
+@pytest.mark.parametrize("workers", [2, 3])
+@pytest.mark.parametrize("scheme", DECENTRALISED)
+def test_of_vectors_of_their_own_it_reads_what_stands_for_all(scheme: str, workers: int) -> None:
+    team = Team(scheme, perceptron, workers, SETTINGS)
+    reader = reader_of(team)
+    lessons = [examples(3, seed=rank) for rank in range(workers)]
+    for number in range(3):
+        for rank in range(workers):
+            team.learn(rank, lessons[rank][number])
+    before = team.tensors["vector"].clone()
+    for sync in team.syncs:
+        sync.pull()
+    assert reader.fetch()
+    assert torch.equal(team.tensors["vector"], before), "it writes nothing"
+    assert not torch.equal(reader.flat.values, before)
+    assert torch.equal(reader.flat.values, team.vector)
+    assert reader.version == team.scheme.version(team.tensors)
 
 
 def test_what_is_done_to_the_copy_stays_there() -> None:

@@ -94,6 +94,7 @@ class Inline(Placement):
                 worker.turn()
         for worker in self._workers:
             worker.park()
+        self.plan.settle(self.arena)
 
     @contextmanager
     def paused(self) -> Iterator[None]:

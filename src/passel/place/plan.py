@@ -158,6 +158,10 @@ class Plan:
             every=config.sync_every,
             shards=config.shards,
             transport=config.transport,
+            topology=config.topology,
+            l1=config.l1,
+            group_size=config.group_size,
+            seed=derive(config.seed, "sync"),
         )
         return {
             name: self._scheme(name)(len(flat), len(self.learners_of(name)), self._settings(name, settings))
@@ -212,6 +216,11 @@ class Plan:
         """Make a new or a resumed arena ready for workers."""
         for name, scheme in self.schemes.items():
             scheme.start(arena.below(f"sync/{name}"))
+
+    def settle(self, arena: Arena) -> None:
+        """Everybody is at rest: make each network's vector the one that stands for all learners."""
+        for name, scheme in self.schemes.items():
+            scheme.settle(arena.below(f"sync/{name}"))
 
     def links(self, kit: Kit) -> Links:
         halves = [HalfLinks.made_by(kit) for _ in range(self.workers if self.split else 0)]
@@ -318,7 +327,7 @@ class Plan:
     def build_actor(self, shop: Shop) -> Role:
         """Acts with parameters that it fetches; the learner to whom it was dealt learns."""
         readers = {
-            name: Reader(shop.algo.flats[name], shop.arena.below(f"sync/{name}"), collective=scheme.collective)
+            name: Reader(shop.algo.flats[name], shop.arena.below(f"sync/{name}"), scheme)
             for name, scheme in self.schemes.items()
         }
         first = next(iter(readers.values()))

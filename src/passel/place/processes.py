@@ -15,7 +15,7 @@ import tempfile
 import threading
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from multiprocessing import connection
@@ -39,6 +39,8 @@ from passel.types import Bools, PasselError
 START_PATIENCE = 120.0  # seconds; building environments may be slow
 PAUSE_PATIENCE = 120.0  # seconds; one step of a slow environment
 STOP_PATIENCE = 3.0
+#: The same where one has died without whom the others cannot finish their update: they would only wait for it.
+BEREAVED_PATIENCE = 0.5
 
 
 class ProcessKit:
@@ -114,6 +116,7 @@ class Processes(Placement):
     def pause(self) -> None:
         self.board.ask_for_rest()
         self._wait_until(lambda: self.board.rested == self.board.asked, PAUSE_PATIENCE, "come to rest")
+        self.plan.settle(self.arena)
 
     def _wait_until(self, done: Callable[[], Bools], patience: float, what: str) -> None:
         """Until every worker has done it, and every server is there."""
@@ -129,7 +132,7 @@ class Processes(Placement):
     def stop(self) -> None:
         self.board.command = Command.STOP
         children = getattr(self, "_children", [])
-        deadline = time.monotonic() + STOP_PATIENCE
+        deadline = time.monotonic() + (BEREAVED_PATIENCE if self._bereaved(children) else STOP_PATIENCE)
         for child in children:
             child.process.join(max(0.0, deadline - time.monotonic()))
         for end in ("terminate", "kill"):
@@ -144,6 +147,10 @@ class Processes(Placement):
         self._children = []
         with suppress(OSError, AttributeError):
             self._folder.cleanup()
+
+    def _bereaved(self, children: Sequence[Child]) -> bool:
+        collective = any(scheme.collective for scheme in self.plan.schemes.values())
+        return collective and not all(child.process.is_alive() for child in children)
 
 
 def _last_words(errors: Connection) -> tuple[str, str, str] | None:

@@ -6,7 +6,11 @@ from passel.algos import ALGORITHMS
 from passel.algos.base import Algorithm
 from passel.config import RunConfig
 from passel.envs.levels import is_level_set
+from passel.place.cast import cast
 from passel.sync import SCHEMES
+from passel.sync.peers import Decentralised
+from passel.sync.tokenring import TokenRing
+from passel.sync.topology import from_anywhere, make_graph
 from passel.types import PasselError
 
 PLACEMENTS = {
@@ -27,13 +31,24 @@ def why_not(sync: str, place: str, workers: int = 2, *, algo: str = "dqn", learn
     if SCHEMES[sync].one_learner and workers > 1:
         return (
             f"--sync {sync} is one learner that shares nothing, and --workers {workers} asks for more. "
-            "Use --workers 1, or a scheme that shares: locked, hogwild, server or allreduce."
+            f"Use --workers 1, or a scheme that shares: {_sharing()}."
         )
-    if ALGORITHMS[algo].dreams and SCHEMES[sync].collective and workers > 1:
+    if ALGORITHMS[algo].dreams and workers > 1:
+        return _why_not_dreams(algo, sync)
+    return None
+
+
+def _why_not_dreams(algo: str, sync: str) -> str | None:
+    cure = "Use --sync hogwild, locked or server."
+    if SCHEMES[sync].collective:
         return (
             f"--sync {sync} needs a gradient of every worker at every update, and of {algo} the one who acts and those "
-            "who dream learn each at its own time. Use --sync hogwild, locked or server; "
-            f"--model-sync {sync} shares the models."
+            f"who dream learn each at its own time. {cure}"
+        )
+    if issubclass(SCHEMES[sync], Decentralised):
+        return (
+            f"--sync {sync} leaves every worker values of its own, and of {algo} only one acts: what the others learn in "
+            f"dreams must reach it at once. {cure}"
         )
     return None
 
@@ -55,6 +70,11 @@ def _why_not_apart(algorithm: type[Algorithm], sync: str, workers: int, learners
     return None
 
 
+def _sharing() -> str:
+    *names, last = (name for name, scheme in SCHEMES.items() if not scheme.one_learner)
+    return f"{', '.join(names)} or {last}"
+
+
 def _apart() -> list[str]:
     return [name for name, algorithm in ALGORITHMS.items() if algorithm.apart]
 
@@ -71,6 +91,8 @@ def check(config: RunConfig) -> None:
     reason = why_not(config.sync, config.place, config.workers, algo=config.algo, learners=config.learners)
     if reason:
         raise PasselError(reason)
+    if issubclass(SCHEMES[config.sync], Decentralised):
+        _check_peers(config)
     if is_level_set(config.env) and (ALGORITHMS[config.algo].apart or ALGORITHMS[config.algo].dreams):
         raise PasselError(
             f"a set of levels needs rollouts in which every level counts the same, and {config.algo} takes what its "
@@ -89,9 +111,25 @@ def check_models(sync: str, dreamers: int) -> None:
         )
 
 
+def topology_of(config: RunConfig) -> str:
+    """Who talks to whom, by a name that means the same in every folder."""
+    return from_anywhere(config.topology)
+
+
+def _check_peers(config: RunConfig) -> None:
+    """What learners without a centre need: a graph that joins them all, or groups that are not larger than all."""
+    learners = len(cast(config.workers, config.learners, apart=ALGORITHMS[config.algo].apart).learners)
+    if config.sync != TokenRing.name:
+        make_graph(config.topology, learners)
+    elif not 1 <= config.group_size <= learners:
+        raise PasselError(
+            f"--group-size is {config.group_size}, and must be from 1 to the number of learners, which is {learners}."
+        )
+
+
 def _check_levels(config: RunConfig) -> None:
     """What a set of levels needs: one step along the mean over all levels, at every update."""
-    if config.workers > 1 and not SCHEMES[config.sync].collective:
+    if config.workers > 1 and not SCHEMES[config.sync].joint:
         raise PasselError(
             "a set of levels is learnt by the mean over all its levels at every update, and under "
             f"--sync {config.sync} each worker steps for its own. Use --sync allreduce, or --workers 1."

@@ -19,7 +19,7 @@ from passel.envs.remote_place import is_address
 from passel.place.budget import usable_cores
 from passel.place.cast import cast
 from passel.place.env_args import plays_atari
-from passel.place.refusals import check, check_models
+from passel.place.refusals import check, check_models, topology_of
 from passel.recipes.named import Recipe, recipe
 from passel.recipes.presets import DEFAULT_STEPS, preset
 from passel.types import PasselError
@@ -46,6 +46,7 @@ def resolve_config(*layers: Mapping[str, Any]) -> tuple[RunConfig, Any]:
     config = dataclasses.replace(
         config,
         env=from_anywhere(config.env) if is_level_set(config.env) else config.env,
+        topology=topology_of(config),
         workers=config.workers or _default_workers(config),
         steps=config.steps or DEFAULT_STEPS,
     )
@@ -94,8 +95,9 @@ def _refuse_without_effect(said: Mapping[str, Any], config: RunConfig, numbers: 
         if field.name not in said or said[field.name] == field.default:
             continue
         for other, needed in field.metadata.get("only", {}).items():
-            if merged[other] != needed:
-                needs = f"{flag(other)} {needed}" if not isinstance(needed, bool) else flag(other)
+            enough = needed if isinstance(needed, tuple) else (needed,)
+            if merged[other] not in enough:
+                needs = flag(other) if needed is True else f"{flag(other)} {' or '.join(map(str, enough))}"
                 raise PasselError(f"{flag(field.name)} has no effect without {needs}. Add {needs}, or leave it out.")
     for name, used in (("env_key", is_address(config.env)), ("reconnect", is_served(config.env))):
         if said.get(name) and not used:
@@ -166,7 +168,7 @@ def _check_ranges(config: RunConfig, numbers: Any) -> None:
     )
     rules: list[tuple[Any, tuple[str, ...], Callable[[Any], bool], str]] = [
         (config, ("workers", "learners", *positive), lambda v: v >= 1, "at least 1"),
-        (config, ("seed", "threads"), lambda v: v >= 0, "0 or more"),
+        (config, ("seed", "threads", "l1"), lambda v: v >= 0, "0 or more"),
         (
             numbers,
             (

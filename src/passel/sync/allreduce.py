@@ -141,6 +141,7 @@ class AllReduce(Scheme):
     name = "allreduce"
     summary = "everybody averages gradients and takes the same step, in lockstep"
     collective = True
+    joint = True
 
     def specs(self) -> dict[str, Spec]:
         return {

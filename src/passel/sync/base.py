@@ -34,6 +34,10 @@ class SyncSettings:
     every: int = 1
     shards: int = 1
     transport: str = "auto"
+    topology: str = "bipartite"
+    l1: float = 0.0
+    group_size: int = 1
+    seed: int = 0
 
 
 @dataclass
@@ -154,13 +158,15 @@ class Scheme(ABC):
         sync = scheme.attach(flat, tensors, links, rank) # in each worker
 
     Whatever the scheme, `vector` and `optimiser/...` in the arena are the state of the run, so a checkpoint of one
-    scheme is a checkpoint of all.
+    scheme is a checkpoint of all; schemes whose learners have vectors of their own keep those beside it.
     """
 
     name: ClassVar[str]
     summary: ClassVar[str]
     #: Every learner takes part in every update: nobody may rest while another waits for its gradient.
     collective: ClassVar[bool] = False
+    #: An update is one step along the mean of all learners' gradients, and all hold the same vector.
+    joint: ClassVar[bool] = False
     one_learner: ClassVar[bool] = False
 
     def __init__(self, size: int, workers: int, settings: SyncSettings) -> None:
@@ -188,6 +194,14 @@ class Scheme(ABC):
     def version(self, tensors: Tensors) -> int:
         """How many updates the shared vector has seen."""
         return int(tensors["pushes"].sum())
+
+    def look(self, tensors: Tensors, out: Tensor) -> None:
+        """Copy the vector that stands for all learners to `out`. Whoever writes to it need not stop for that."""
+        out.copy_(tensors["vector"])
+
+    def settle(self, tensors: Tensors) -> None:
+        """Everybody is at rest: make `vector` the one that stands for all learners, where it is not."""
+        return
 
     def links(self, kit: Kit) -> Any:
         return None

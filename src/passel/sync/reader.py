@@ -6,7 +6,7 @@ import time
 
 from passel.arena import Tensors, cells
 from passel.nets.flat import Flat
-from passel.sync.base import Costs
+from passel.sync.base import Costs, Scheme
 
 
 class Reader:
@@ -23,11 +23,11 @@ class Reader:
     Runs in: each actor.
     """
 
-    def __init__(self, flat: Flat, tensors: Tensors, *, collective: bool) -> None:
+    def __init__(self, flat: Flat, tensors: Tensors, scheme: Scheme) -> None:
         self.flat, self.costs = flat, Costs()
-        self._vector, self._pushes = tensors["vector"], cells(tensors["pushes"].numpy())
+        self._scheme, self._tensors, self._pushes = scheme, tensors, cells(tensors["pushes"].numpy())
         #: Under a collective scheme one update is everybody's, elsewhere each is one more.
-        self._count = min if collective else sum
+        self._count = min if scheme.collective else sum
         self.version = -1
         self.fetch()
 
@@ -48,7 +48,7 @@ class Reader:
         if newest == self.version:
             return False
         start = time.perf_counter()
-        self.flat.values.copy_(self._vector)
+        self._scheme.look(self._tensors, self.flat.values)
         self.version = newest
         self.costs.copy += time.perf_counter() - start
         return True

@@ -47,8 +47,8 @@ def _why_not_dreams(algo: str, sync: str) -> str | None:
         )
     if issubclass(SCHEMES[sync], Decentralised):
         return (
-            f"--sync {sync} leaves every worker values of its own, and of {algo} only one acts: what the others learn in "
-            f"dreams must reach it at once. {cure}"
+            f"--sync {sync} leaves every worker values of its own, and of {algo} only one acts: what the others learn "
+            f"in dreams must reach it at once. {cure}"
         )
     return None
 

@@ -110,7 +110,7 @@ class Dreaming(Role):
         self._clock, self._numbers = clock, numbers
 
     def turn(self) -> bool:
-        """One thing that is due: a dream (others may wait for it), a lesson for the models, or an update from dreams."""
+        """One thing that is due: a dream (others may wait for it), a lesson of the models, or an update from dreams."""
         if self._lessons.dream_due() and not self._orders.behind:
             self._dream()
             return True

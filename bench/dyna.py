@@ -82,7 +82,7 @@ class Study:
 
 
 STUDIES = {
-    "CartPole-v1": Study(threshold=475, every=500, steps=10_000, seconds=30, ratio=4.0),
+    "CartPole-v1": Study(threshold=475, every=500, steps=20_000, seconds=40, ratio=4.0),
     "Acrobot-v1": Study(threshold=-100, every=500, steps=12_000, seconds=30, ratio=4.0),
     "LunarLander-v3": Study(threshold=200, every=2_500, steps=40_000, seconds=60, ratio=4.0, grounded=False),
 }

@@ -17,7 +17,7 @@ INSTALLED := $(VENV)/.installed
 PEERS_INSTALLED := $(PEERS)/.installed
 
 BENCHES := update_cost conv_update startup dqn_speed ppo_speed scaling without_centre split time_to_solve replay_vs_cpprb \
-	replay_memory remote_envs joint_speed joint_memory joint_procgen tetris atari_speed breakout_speed first_lessons awr
+	replay_memory remote_envs joint_speed joint_memory joint_procgen tetris atari_speed breakout_speed first_lessons awr dyna
 WITH_PEERS := dqn_speed ppo_speed breakout_speed time_to_solve
 
 .DEFAULT_GOAL := help

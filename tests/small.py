@@ -49,11 +49,24 @@ ALONE = ("updates_per_step", "epsilon_steps")
 SHARED: dict[str, Any] = {"samples_per_insert": 4.0, "fetch_every": 10}
 
 
+#: What is Dyna's own.
+DREAMS: dict[str, Any] = {
+    "dream_capacity": 500,
+    "dream_ratio": 2.0,
+    "dream_age": 20,
+    "model_hidden": [16],
+    "model_batch": 16,
+    "model_updates_per_step": 0.25,
+}
+
+
 def settings_for(**changes: Any) -> dict[str, Any]:
     algorithm = ALGORITHMS.get(changes.get("algo", "dqn"))
     small = dict(SMALL)
     if algorithm is not None and algorithm.diet == "shared":
         small = {key: value for key, value in SMALL.items() if key not in ALONE} | SHARED
+    elif algorithm is not None and algorithm.diet == "dreams":
+        small |= DREAMS
     elif algorithm is not None and algorithm.diet != "replay":
         own = {"rollout": ROLLOUT, "slots": ROLLOUT, "trajectories": TRAJECTORIES}[algorithm.diet]
         small = {key: value for key, value in SMALL.items() if key not in REPLAY} | own

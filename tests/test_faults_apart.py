@@ -1,4 +1,4 @@
-"""Actors and learners apart: whoever dies is named, and whoever waited for it does not wait on."""
+"""Actors and learners apart, and those who dream: whoever dies is named, and whoever waited for it does not wait on."""
 
 from __future__ import annotations
 
@@ -15,6 +15,10 @@ IMPALA = [*SMALL, "--algo", "impala", "--horizon", "5", "--no-tensorboard", "--e
 APEX = [
     *(*SMALL, "--algo", "apex", "--batch", "8", "--warmup", "40", "--capacity", "2000", "--samples-per-insert", "4"),
     *("--no-tensorboard", "--eval-episodes", "3"),
+]
+DYNA = [
+    *(*TINY, "--algo", "dyna", "--workers", "3", "--dream-capacity", "500", "--model-hidden", "8"),
+    *("--model-batch", "8", "--model-sync", "allreduce", "--dream-ratio", "1", "--updates-per-step", "0.25"),
 ]
 TWO_LEARNERS = [*IMPALA, "--workers", "4", "--learners", "2"]
 #: So slow to act that the learner waits nearly all the time.
@@ -36,8 +40,13 @@ def resumed_inline(run: Path, more: int = 300) -> passel.Run:
         (TWO_LEARNERS, 3, "actor 1"),
         (APEX, 0, "learner 0"),
         (APEX, 1, "actor 0"),
+        (DYNA, 0, "player 0"),
+        (DYNA, 2, "dreamer 1"),
     ],
-    ids=["impala-learner", "impala-actor", "one-of-two-learners", "its-actor", "apex-learner", "apex-actor"],
+    ids=[
+        *("impala-learner", "impala-actor", "one-of-two-learners", "its-actor", "apex-learner", "apex-actor"),
+        *("dyna-player", "dyna-dreamer"),
+    ],
 )
 def test_the_dead_are_named_and_the_run_can_go_on(tmp_path: Path, flags: list[str], victim: int, name: str) -> None:
     run = tmp_path / "run"
@@ -59,7 +68,9 @@ def test_the_dead_are_named_and_the_run_can_go_on(tmp_path: Path, flags: list[st
 
 
 @pytest.mark.parametrize(
-    "flags", [IMPALA, TWO_LEARNERS, APEX, SLOW], ids=["impala", "two-learners", "apex", "slow-actors"]
+    "flags",
+    [IMPALA, TWO_LEARNERS, APEX, SLOW, DYNA],
+    ids=["impala", "two-learners", "apex", "slow-actors", "dyna"],
 )
 def test_told_to_stop_everybody_stops_whoever_waits_for_whom(tmp_path: Path, flags: list[str]) -> None:
     run = tmp_path / "run"
@@ -77,10 +88,11 @@ def test_told_to_stop_everybody_stops_whoever_waits_for_whom(tmp_path: Path, fla
         assert resumed_inline(run).summary.updates > result["updates"] > 0
 
 
-@pytest.mark.parametrize("flags", [IMPALA, TWO_LEARNERS, APEX], ids=["impala", "two-learners", "apex"])
+@pytest.mark.parametrize("flags", [IMPALA, TWO_LEARNERS, APEX, DYNA], ids=["impala", "two-learners", "apex", "dyna"])
 def test_a_run_that_is_paused_all_the_time_comes_to_rest_every_time(tmp_path: Path, flags: list[str]) -> None:
     run = tmp_path / "run"
-    with Command(tmp_path, "train", *flags, "--steps", "8000", "--checkpoint-every", "50", "--out", "run") as command:
+    steps = "2000" if flags is DYNA else "8000"  # of one environment, where the others have several actors
+    with Command(tmp_path, "train", *flags, "--steps", steps, "--checkpoint-every", "50", "--out", "run") as command:
         assert command.wait(60) == 0
         assert command.stderr == ""
     assert kinds(run).count("checkpointed") >= 5

@@ -15,6 +15,7 @@ from passel.algos import ALGORITHMS
 from passel.api import PLACEMENTS
 from passel.place import refusals
 from passel.place.board import Board
+from passel.place.diets.dreams import LEAD
 from passel.place.refusals import why_not
 from passel.recipes.resolve import resolve_config
 from passel.sync import SCHEMES
@@ -24,6 +25,7 @@ REPLAYING = [name for name, algorithm in ALGORITHMS.items() if algorithm.diet ==
 ON_POLICY = [name for name, algorithm in ALGORITHMS.items() if algorithm.diet == "rollout"]
 APART = [name for name, algorithm in ALGORITHMS.items() if algorithm.apart]
 KEEPING = [name for name, algorithm in ALGORITHMS.items() if algorithm.diet == "trajectories"]
+DREAMING = [name for name, algorithm in ALGORITHMS.items() if algorithm.dreams]
 CONTINUOUS = [name for name, algorithm in ALGORITHMS.items() if algorithm.continuous]
 CELLS = list(product(REPLAYING, SCHEMES, PLACEMENTS, (1, 2), ("local", "global"), (False, True)))
 RUNNING = [cell for cell in CELLS if why_not(cell[1], cell[2], cell[3]) is None]
@@ -151,6 +153,113 @@ def test_in_processes_a_cell_with_actors_apart_runs(cell: dict[str, Any], tmp_pa
     assert set(line["scalars"]) == {"loss", *small_plan(**cell).scalar_names}
     if cell["algo"] == "apex":
         assert line["scalars"]["samples_per_insert"] == pytest.approx(4.0, rel=0.2)
+
+
+@pytest.mark.parametrize("workers", [1, 2, 4])
+@pytest.mark.parametrize("sync", SCHEMES)
+@pytest.mark.parametrize("algo", DREAMING)
+def test_inline_every_cell_that_dreams_runs(algo: str, sync: str, workers: int) -> None:
+    asked = settings_for(algo=algo, sync=sync, workers=workers, place="inline", steps=300)
+    reason = why_not(sync, "inline", workers, algo=algo)
+    assert (reason is None) == (workers == 1 or sync in ("locked", "hogwild", "server"))
+    if reason:
+        with pytest.raises(passel.PasselError) as caught:
+            small_plan(**asked)
+        assert str(caught.value) == reason
+        assert "Use --" in reason
+        return
+    assert_dreams(asked)
+
+
+@pytest.mark.parametrize("model_sync", ["locked", "hogwild", "server", "allreduce"])
+@pytest.mark.parametrize("algo", DREAMING)
+def test_inline_the_models_of_three_dreamers_are_shared_by_any_scheme(algo: str, model_sync: str) -> None:
+    assert_dreams(settings_for(algo=algo, workers=4, place="inline", steps=300, model_sync=model_sync))
+
+
+def assert_dreams(asked: dict[str, Any]) -> None:
+    """Both networks learn, as often as they should, and only one worker takes real steps."""
+    plan = small_plan(**asked)
+    arena = new_arena(plan)
+    before = {name: arena[f"sync/{name}/vector"].clone() for name in plan.schemes}
+    assert list(before) == ["q", "model"]
+    run_over(plan, arena)
+    board = Board(arena.below("board"))
+    assert board.column("steps").tolist() == [board.steps] + [0] * (plan.workers - 1)
+    versions = {name: plan.schemes[name].version(arena.below(f"sync/{name}")) for name in plan.schemes}
+    for name, vector in before.items():
+        assert torch.isfinite(arena[f"sync/{name}/vector"]).all()
+        assert not torch.equal(arena[f"sync/{name}/vector"], vector)
+    updates = board.column("updates")
+    assert versions["q"] == updates.sum()
+    assert updates[0] > 0
+    # Real updates for every fourth step after 60, each followed by two imagined ones; lessons of the models likewise.
+    assert versions["q"] == pytest.approx(3 * (board.steps - 60) / 4, rel=0.2)
+    taught = versions["model"] * (len(plan.cast.dreamers) if plan.schemes["model"].collective else 1)
+    ahead = 1 if plan.workers == 1 else LEAD
+    assert taught == pytest.approx((board.steps - 16) / 4, abs=ahead + 3)
+    assert (arena["imagined/committed"] > 0).all(), "every dreamer has dreamt"
+
+
+@pytest.mark.parametrize(
+    "cell",
+    [
+        {"algo": "dyna", "workers": 1, "sync": "solo"},
+        {"algo": "dyna", "workers": 2},
+        {"algo": "dyna", "workers": 2, "sync": "locked", "dream": "sweeping", "prioritized": True, "n_step": 3},
+        {"algo": "dyna", "workers": 3, "dream": "explore", "model_sync": "allreduce"},
+        {"algo": "dyna", "workers": 3, "sync": "server", "shards": 2},
+    ],
+    ids=lambda cell: "-".join(map(str, cell.values())),
+)
+def test_in_processes_a_cell_that_dreams_runs(cell: dict[str, Any], tmp_path: Path) -> None:
+    run = passel.train(**settings_for(**cell, place="processes", steps=1000, out=str(tmp_path / "run")))
+    assert run.summary.status == "finished"
+    assert run.summary.steps >= 1000
+    assert run.summary.eval is not None
+    text = (run.path / "metrics.jsonl").read_text()
+    line = [json.loads(line, parse_constant=pytest.fail) for line in text.splitlines()][-1]
+    players = {row["name"] for row in line["workers"]}
+    alone = cell["workers"] == 1
+    assert players == ({"worker 0"} if alone else {"player 0", *(f"dreamer {n}" for n in range(cell["workers"] - 1))})
+    assert line["scalars"]["dream_ratio"] == pytest.approx(2.0, rel=0.15)
+    assert {"model", "dream", "learn"} <= set(run.shares)
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ({"sync": "allreduce", "workers": 2}, "--sync allreduce needs a gradient of every worker"),
+        ({"sync": "gossip", "workers": 2}, "--sync gossip leaves every worker values of its own"),
+        ({"workers": 3, "model_sync": "solo"}, "--model-sync solo is one learner .* 2 dreamers"),
+        ({"workers": 2, "dream_ratio": 0.0}, "--dream-ratio 0 leaves nothing to do for 1 of 2 workers"),
+        ({"dream": "explore", "ensemble": 1}, "--dream explore goes where models disagree"),
+        ({"dream": "explore", "grounded": True}, "--dream explore goes where models disagree"),
+        ({"dream_capacity": 20}, "--dream-capacity 20 leaves"),
+        ({"memory": "global"}, "--memory has no effect without --algo dqn"),
+        ({"learners": 2, "workers": 4}, "--learners 2 has no effect on dyna"),
+        ({"env": "levels:procgen:coinrun", "sync": "hogwild"}, "set of levels .* --algo ppo or a3c"),
+        ({"dream_depth": 0}, "--dream-depth is 0, and must be at least 1"),
+        ({"dream_ratio": -1.0}, "--dream-ratio is -1.0, and must be 0 or more"),
+    ],
+    ids=lambda value: "" if isinstance(value, str) else "-".join(map(str, value.values())),
+)
+def test_what_cannot_be_dreamt_is_refused(asked: dict[str, Any], said: str) -> None:
+    with pytest.raises(passel.PasselError, match=said):
+        resolve_config(settings_for(algo="dyna", **asked))
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ({"env": "ALE/Pong-v5"}, "dreams of states that are vectors"),
+        ({"grounded": True}, "--grounded puts a copy .* Corridor cannot be put into one"),
+    ],
+    ids=["images", "grounded"],
+)
+def test_where_cannot_be_dreamt_is_refused(asked: dict[str, Any], said: str) -> None:
+    with pytest.raises(passel.PasselError, match=said):
+        small_plan(algo="dyna", **asked)
 
 
 def test_learners_are_for_algorithms_that_keep_actors_apart() -> None:

@@ -105,6 +105,18 @@ KEEPING: dict[str, dict[str, Any]] = {
         "awr-three-local-steps": {"sync": "hogwild", "sync_every": 3, **AIM},
     }.items()
 }
+#: Models, dreams and two kinds of lessons: a checkpoint falls between any two of them.
+DREAMING: dict[str, dict[str, Any]] = {
+    name: {"algo": "dyna", "dream_capacity": 300, "model_hidden": [8], "model_batch": 8, "dream_age": 30, **more}
+    for name, more in {
+        "dyna-alone": {"workers": 1, "sync": "solo", "n_step": 3},
+        "dyna-alone-sweeping": {"workers": 1, "dream": "sweeping", "dream_ratio": 1.5, "prioritized": True},
+        "dyna": {"workers": 3, "sync": "hogwild", "dream": "explore", "ensemble": 3},
+        "dyna-models-together": {"workers": 4, "sync": "server", "model_sync": "allreduce", **CORRIDOR},
+        "dyna-grounded": {"workers": 2, "grounded": True, "dream_depth": 3, "envs": 1},
+        "dyna-without-dreams": {"workers": 1, "dream_ratio": 0.0},
+    }.items()
+}
 #: What the board tells of this process rather than of the run: how long things took, and the mean staleness since.
 MEASURED = [COLUMNS[name] for name in ("heartbeat", "staleness", *STAGES)]
 
@@ -150,17 +162,17 @@ def assert_same_run(one: Path, other: Path) -> None:
 
 
 def settings_of(case: str) -> dict[str, Any]:
-    if case in CASES:
-        return {**SMALL, **CASES[case]}
+    if case in CASES or case in DREAMING:
+        return {**SMALL, **(CASES | DREAMING)[case]}
     if case.startswith("apex"):
         return {key: value for key, value in SMALL.items() if key not in ALONE} | APART[case]
     return {key: value for key, value in SMALL.items() if key not in REPLAY} | (ON_POLICY | KEEPING | APART)[case]
 
 
-@pytest.mark.parametrize("case", [*CASES, *ON_POLICY, *KEEPING, *APART])
+@pytest.mark.parametrize("case", [*CASES, *ON_POLICY, *KEEPING, *APART, *DREAMING])
 def test_resumed_equals_uninterrupted(case: str, tmp_path: Path) -> None:
     whole = passel.train(**settings_of(case), out=str(tmp_path / "whole"))
-    name = "q" if case in CASES or case.startswith("apex") else "policy"
+    name = "q" if case in CASES or case.startswith(("apex", "dyna")) else "policy"
     steps = steps_of(whole.path)
     assert len(steps) >= 4
     for cut in steps[:-1]:

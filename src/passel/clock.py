@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 
-STAGES = ("env", "act", "store", "sample", "learn", "apply", "copy", "wait", "idle")
+STAGES = ("env", "act", "store", "sample", "learn", "apply", "copy", "wait", "idle", "model", "dream")
 
 
 class Clock:

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from passel.algos.base import Algorithm
+from passel.algos.base import Loss
 from passel.clock import Clock
 from passel.sync.base import Costs, NonFiniteError, Sync
 from passel.types import Floats, PasselError
@@ -35,19 +35,33 @@ class Draws(Protocol):
     def abandon(self) -> None: ...
 
 
+class Pupil(Protocol):
+    """What is taught: an algorithm, or another network with a loss."""
+
+    @property
+    def flats(self) -> Mapping[str, Any]: ...
+    def refresh(self, version: int) -> None: ...
+    def enough(self, agreed: float) -> bool: ...
+    def loss(self, batch: Any, progress: float = 0.0) -> Loss: ...
+
+
 class Learner:
-    """One update at a time: pull, draw, differentiate, push. Runs in: each learner."""
+    """One update at a time: pull, draw, differentiate, push. `stage` is what its time is called.
+
+    Runs in: each learner.
+    """
 
     def __init__(
         self,
-        algo: Algorithm,
+        algo: Pupil,
         syncs: Mapping[str, Sync],
         experience: Draws,
         clock: Clock,
         partner: Partner | None = None,
+        stage: str = "learn",
     ) -> None:
         self._algo, self._syncs, self._experience, self._clock = algo, syncs, experience, clock
-        self._partner = partner
+        self._partner, self._stage = partner, stage
         self._sharing = [sync.costs for sync in syncs.values()] + ([partner.costs] if partner else [])
         self._first = next(iter(syncs.values()))
         self.loss = 0.0
@@ -93,11 +107,11 @@ class Learner:
 
     def _mark(self) -> None:
         """What has passed was learning, except for what the schemes say they spent on sharing."""
-        self._clock.mark("learn")
+        self._clock.mark(self._stage)
         costs = self._sharing
         now = (sum(c.wait for c in costs), sum(c.copy for c in costs), sum(c.apply for c in costs))
         for stage, before, after in zip(("wait", "copy", "apply"), self._costs, now, strict=True):
-            self._clock.move(after - before, "learn", stage)
+            self._clock.move(after - before, self._stage, stage)
         self._costs = now
 
 

@@ -213,7 +213,8 @@ class Supervisor:
         )
         steps, total = int(counters[:, COLUMNS["steps"]].sum()), self._plan.config.steps
         learners = counters[list(self._plan.cast.learners)]
-        collective = len(learners) if any(s.collective for s in self._plan.schemes.values()) else 1
+        # Updates are those of the first network: a second one may be shared by other rules.
+        collective = len(learners) if next(iter(self._plan.schemes.values())).collective else 1
         return Report(
             steps=steps,
             frames=steps * self._plan.spec.frame_skip,

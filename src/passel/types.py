@@ -132,6 +132,20 @@ class Batch:
 
 
 @dataclass(frozen=True)
+class Vision:
+    """What would come of some actions, by somebody who has not taken them: [B, ...] each.
+
+    `over` is the chance that the episode terminates there. `doubt` is by how much the models disagree, in units of how
+    wrong they usually are; 0 where there is no doubt.
+    """
+
+    next_obs: Floats
+    reward: Floats
+    over: Floats
+    doubt: Floats
+
+
+@dataclass(frozen=True)
 class Judgement:
     """What the critic and the policy said of a rollout when it was whole; all [T, N]."""
 

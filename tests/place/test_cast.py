@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from passel.place.cast import ACTOR, BOTH, LEARNER, cast
+from passel.place.cast import ACTOR, BOTH, DREAMER, LEARNER, PLAYER, WHOLE, cast
 
 
 def test_where_nothing_is_apart_everybody_is_both() -> None:
@@ -26,6 +26,19 @@ def test_learners_come_first_and_are_counted_by_themselves() -> None:
     players = cast(5, 2, apart=True)
     assert players.roles == (LEARNER, LEARNER, ACTOR, ACTOR, ACTOR)
     assert [players.name(rank) for rank in range(5)] == ["learner 0", "learner 1", "actor 0", "actor 1", "actor 2"]
+
+
+def test_where_it_is_dreamt_one_acts_and_all_learn() -> None:
+    players = cast(3, 1, apart=False, dreams=True)
+    assert players.roles == (PLAYER, DREAMER, DREAMER)
+    assert players.actors == (0,)
+    assert players.learners == (0, 1, 2)
+    assert players.dreamers == (1, 2)
+    assert [players.name(rank) for rank in range(3)] == ["player 0", "dreamer 0", "dreamer 1"]
+    alone = cast(1, 1, apart=False, dreams=True)
+    assert alone.roles == (WHOLE,)
+    assert alone.actors == alone.learners == alone.dreamers == (0,)
+    assert alone.name(0) == "worker 0"
 
 
 @pytest.mark.parametrize(("workers", "learners"), [(2, 1), (4, 1), (4, 2), (7, 3), (9, 4)])

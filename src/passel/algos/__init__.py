@@ -7,7 +7,10 @@ from passel.algos.apex import Apex
 from passel.algos.awr import AWR
 from passel.algos.base import Algorithm
 from passel.algos.dqn import DQN
+from passel.algos.dyna import Dyna
 from passel.algos.impala import Impala
 from passel.algos.ppo import PPO
 
-ALGORITHMS: dict[str, type[Algorithm]] = {algorithm.name: algorithm for algorithm in (DQN, A3C, PPO, AWR, Impala, Apex)}
+ALGORITHMS: dict[str, type[Algorithm]] = {
+    algorithm.name: algorithm for algorithm in (DQN, A3C, PPO, AWR, Impala, Apex, Dyna)
+}

@@ -18,7 +18,7 @@ from passel.nets.network import AutogradLoss
 from passel.nets.perceptron import RecordedLoss
 from passel.types import Array, EnvSpec, Floats
 
-DietName = Literal["replay", "rollout", "trajectories", "shared", "slots"]
+DietName = Literal["replay", "rollout", "trajectories", "shared", "slots", "dreams"]
 
 
 @dataclass(frozen=True)
@@ -51,12 +51,15 @@ class Algorithm(ABC):
     Config: ClassVar[type[Any]]
     #: How experience reaches it: "replay" (transitions, drawn again and again), "rollout" (fresh, and then forgotten)
     #: or "trajectories" (whole, and kept), each within a worker; "shared" (one replay) or "slots" (queued rollouts),
-    #: from actors to learners.
+    #: from actors to learners;
+    #: "dreams" (replay, a model, and what is imagined with it).
     diet: ClassVar[DietName]
     #: Whether it can act where actions are vectors, not only where they are a choice.
     continuous: ClassVar[bool] = False
     #: Whether some workers only act and others only learn, if there are several.
     apart: ClassVar[bool] = False
+    #: Whether one worker acts, and the others learn a model of the environment and dream in it.
+    dreams: ClassVar[bool] = False
     #: How many may learn; None: any number.
     most_learners: ClassVar[int | None] = None
     scalar_names: ClassVar[tuple[str, ...]]

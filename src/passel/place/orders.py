@@ -9,22 +9,23 @@ from passel.types import Ints
 
 
 class Orders:
-    """The board as one worker sees it. `joint_pushes` are the counters of updates that need every learner, one a
-    network; `learner` is the rank of the learner whose part in them depends on this worker: its own, or its actor's.
+    """The board as one worker sees it. `joint` are the counters of updates that need every learner, one a network that
+    this worker has to do with, and the place there of the learner whose part depends on it: its own, or, of one who
+    only acts (`learns` is False), the learner's to whom it was dealt.
     """
 
     def __init__(
         self,
         board: Board,
         rank: int,
-        learner: int,
         *,
+        learns: bool,
         limit: int,
         lr: Callable[[int], float],
-        joint_pushes: Sequence[Ints],
+        joint: Sequence[tuple[Ints, int]],
     ) -> None:
         self.board, self.rank, self.limit, self.lr = board, rank, limit, lr
-        self._learner, self._joint_pushes = learner, joint_pushes
+        self._learns, self._joint = learns, joint
         self._counters = board.counters[rank]
 
     @property
@@ -38,12 +39,12 @@ class Orders:
     @property
     def behind(self) -> bool:
         """Whether another learner waits for this one's part in an update that needs them all."""
-        return any(pushes.max() > pushes[self._learner] for pushes in self._joint_pushes)
+        return any(pushes.max() > pushes[place] for pushes, place in self._joint)
 
     @property
     def ahead(self) -> bool:
         """Whether this learner would have to wait for another's part."""
-        return self.rank == self._learner and any(pushes[self.rank] > pushes.min() for pushes in self._joint_pushes)
+        return self._learns and any(pushes[place] > pushes.min() for pushes, place in self._joint)
 
     def stepped(self, count: int) -> None:
         self._counters[STEPS] += count

@@ -7,7 +7,7 @@ is sent to a worker when the worker is started.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, cast
 
@@ -29,13 +29,15 @@ from passel.learner import Draws, Learner
 from passel.maths.schedules import linear
 from passel.place.board import Board
 from passel.place.budget import threads_of_learner
-from passel.place.cast import ACTOR, BOTH, LEARNER, Cast
+from passel.place.cast import ACTOR, BOTH, DREAMER, LEARNER, PLAYER, WHOLE, Cast
 from passel.place.cast import cast as cast_for
-from passel.place.diets import DIETS, ApartDiet, Diet
+from passel.place.diets import DIETS, ApartDiet, Diet, DreamDiet
+from passel.place.diets.dreams import MODEL
 from passel.place.env_args import env_args
 from passel.place.orders import Orders
 from passel.place.parts import Parts
 from passel.place.roles import Acting, Both, Learning, Role
+from passel.place.roles_dyna import Dreaming, ModelTeacher, Playing, Whole
 from passel.place.split import CriticHalf, HalfLinks, Lessons, OtherHalf, half_specs
 from passel.place.worker import Worker
 from passel.streams import Stream, derive
@@ -110,7 +112,7 @@ class Plan:
     @cached_property
     def cast(self) -> Cast:
         """Who acts and who learns."""
-        return cast_for(self.workers, self.config.learners, apart=self.algorithm.apart)
+        return cast_for(self.workers, self.config.learners, apart=self.algorithm.apart, dreams=self.algorithm.dreams)
 
     def threads_of(self, rank: int) -> int:
         """How many threads worker `rank` may use."""
@@ -161,8 +163,24 @@ class Plan:
             group_size=config.group_size,
             seed=derive(config.seed, "sync"),
         )
-        scheme = SCHEMES[config.sync]
-        return {name: scheme(len(flat), len(self.cast.learners), settings) for name, flat in algo.flats.items()}
+        return {
+            name: self._scheme(name)(len(flat), len(self.learners_of(name)), self._settings(name, settings))
+            for name, flat in algo.flats.items()
+        }
+
+    def _scheme(self, name: str) -> type[Scheme]:
+        own = self.numbers.model_sync if name == MODEL else "same"
+        return SCHEMES[self.config.sync if own == "same" else own]
+
+    def _settings(self, name: str, usual: SyncSettings) -> SyncSettings:
+        """Models have an optimiser of their own: what suits values need not suit them."""
+        if name != MODEL:
+            return usual
+        return replace(usual, optimiser=OptimiserSettings(lr=self.numbers.model_lr), every=1)
+
+    def learners_of(self, name: str) -> tuple[int, ...]:
+        """The ranks that push gradients to this network, in the order of their places in its scheme."""
+        return self.cast.dreamers if name == MODEL else self.cast.learners
 
     def make_algorithm(self, tensors: Tensors) -> Algorithm:
         """The same initial weights in every worker and in every run of this seed."""
@@ -237,7 +255,8 @@ class Plan:
 
     def _attach(self, algo: Algorithm, arena: Arena, links: Links, rank: int, name: str) -> Sync:
         tensors = arena.below(f"sync/{name}")
-        sync = self.schemes[name].attach(algo.flats[name], tensors, links.schemes[name], rank)
+        place = self.learners_of(name).index(rank)
+        sync = self.schemes[name].attach(algo.flats[name], tensors, links.schemes[name], place)
         sync.weight = 1.0 if self.parts is None else self.parts.weight(rank)
         return sync
 
@@ -247,7 +266,6 @@ class Plan:
         if self.resumed and not self._episodes_continue(own):
             self.diet.interrupt(own)
         board = Board(arena.below("board"))
-        joint = [name for name, scheme in self.schemes.items() if scheme.collective and not self._left_out(name)]
         shop = Shop(
             arena=arena,
             own=own,
@@ -256,10 +274,10 @@ class Plan:
             orders=Orders(
                 board,
                 rank,
-                self.cast.learner_of(rank),
+                learns=rank in self.cast.learners,
                 limit=self.config.steps,
                 lr=self.lr,
-                joint_pushes=[arena[f"sync/{name}/pushes"].numpy() for name in joint],
+                joint=self._joint(arena, self.cast.learner_of(rank)),
             ),
             clock=Clock(board.seconds(rank)),
             acting=Stream(own["acting"], derive(self.config.seed, "acting", rank)),
@@ -280,9 +298,17 @@ class Plan:
             algo.take_rows(sum(before), sum(self.rows(other) for other in self.cast.actors))
         return algo
 
-    def _left_out(self, name: str) -> bool:
+    def _joint(self, arena: Arena, learner: int) -> list[tuple[Ints, int]]:
+        """The updates that need every learner, and this one's place among them."""
+        return [
+            (arena[f"sync/{name}/pushes"].numpy(), self.learners_of(name).index(learner))
+            for name, scheme in self.schemes.items()
+            if scheme.collective and not self._left_out(name, learner)
+        ]
+
+    def _left_out(self, name: str, rank: int) -> bool:
         """Whether this network is somebody else's business than the worker's."""
-        return self.split and name == CRITIC
+        return (self.split and name == CRITIC) or rank not in self.learners_of(name)
 
     def build_both(self, shop: Shop) -> Role:
         """Acts and learns in turn."""
@@ -317,11 +343,50 @@ class Plan:
         outlet = diet.outlet(shop.arena, shop.rank, shop.sampling.rng, shop.links.memory_lock)
         return Learning(shop.orders, self._learner(shop, self._syncs(shop), outlet), outlet)
 
+    def build_player(self, shop: Shop) -> Role:
+        """Acts in the one real environment, and learns the values."""
+        return self._playing(shop, self._syncs(shop))
+
+    def build_dreamer(self, shop: Shop) -> Role:
+        """Learns a model, dreams in it, and learns the values from that."""
+        return self._dreaming(shop, self._syncs(shop))
+
+    def build_whole(self, shop: Shop) -> Role:
+        """Acts and dreams in turn."""
+        syncs = self._syncs(shop)
+        playing = self._playing(shop, syncs)
+        return Whole(shop.orders, playing, self._dreaming(shop, syncs, playing))
+
+    def _playing(self, shop: Shop, syncs: dict[str, Sync]) -> Playing:
+        diet = cast(DreamDiet, self.diet)
+        waking = diet.waking(shop)
+        lessons = diet.lessons(shop, waking)
+        envs, actor = self._actor(shop, waking)
+        learner = self._learner(shop, {name: sync for name, sync in syncs.items() if name != MODEL}, lessons)
+        return Playing(shop.orders, envs, actor, learner, lessons, diet.models(shop))
+
+    def _dreaming(self, shop: Shop, syncs: dict[str, Sync], playing: Playing | None = None) -> Dreaming:
+        """One who acts too has one learner of the values for both."""
+        diet = cast(DreamDiet, self.diet)
+        if playing is None:
+            lessons = diet.lessons(shop, None)
+            learner = self._learner(shop, {name: sync for name, sync in syncs.items() if name != MODEL}, lessons)
+        else:
+            lessons, learner = playing.lessons, playing.learner
+        world, models, teacher = diet.world(shop), diet.models(shop), None
+        if models is not None:
+            batches = diet.model_lessons(shop, models)
+            taught = Learner(world, {MODEL: syncs[MODEL]}, batches, shop.clock, stage="model")
+            teacher = ModelTeacher(shop.orders, taught, batches, self.numbers.model_lr)
+        return Dreaming(
+            shop.orders, learner, lessons, diet.dreaming(shop, world), teacher, shop.clock, diet.cells(shop)
+        )
+
     def _syncs(self, shop: Shop) -> dict[str, Sync]:
         return {
             name: self._attach(shop.algo, shop.arena, shop.links, shop.rank, name)
             for name in self.schemes
-            if not self._left_out(name)
+            if not self._left_out(name, shop.rank)
         }
 
     def _learner(self, shop: Shop, syncs: dict[str, Sync], outlet: Draws, partner: OtherHalf | None = None) -> Learner:
@@ -385,6 +450,9 @@ BUILDERS: dict[str, Callable[[Plan, Shop], Role]] = {
     BOTH: Plan.build_both,
     ACTOR: Plan.build_actor,
     LEARNER: Plan.build_learner,
+    PLAYER: Plan.build_player,
+    DREAMER: Plan.build_dreamer,
+    WHOLE: Plan.build_whole,
 }
 
 

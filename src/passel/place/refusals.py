@@ -33,6 +33,23 @@ def why_not(sync: str, place: str, workers: int = 2, *, algo: str = "dqn", learn
             f"--sync {sync} is one learner that shares nothing, and --workers {workers} asks for more. "
             f"Use --workers 1, or a scheme that shares: {_sharing()}."
         )
+    if ALGORITHMS[algo].dreams and workers > 1:
+        return _why_not_dreams(algo, sync)
+    return None
+
+
+def _why_not_dreams(algo: str, sync: str) -> str | None:
+    cure = "Use --sync hogwild, locked or server."
+    if SCHEMES[sync].collective:
+        return (
+            f"--sync {sync} needs a gradient of every worker at every update, and of {algo} the one who acts and those "
+            f"who dream learn each at its own time. {cure}"
+        )
+    if issubclass(SCHEMES[sync], Decentralised):
+        return (
+            f"--sync {sync} leaves every worker values of its own, and of {algo} only one acts: what the others learn "
+            f"in dreams must reach it at once. {cure}"
+        )
     return None
 
 
@@ -76,13 +93,22 @@ def check(config: RunConfig) -> None:
         raise PasselError(reason)
     if issubclass(SCHEMES[config.sync], Decentralised):
         _check_peers(config)
-    if is_level_set(config.env) and ALGORITHMS[config.algo].apart:
+    if is_level_set(config.env) and (ALGORITHMS[config.algo].apart or ALGORITHMS[config.algo].dreams):
         raise PasselError(
             f"a set of levels needs rollouts in which every level counts the same, and {config.algo} takes what its "
             "actors bring. Use --algo ppo or a3c."
         )
     if is_level_set(config.env):
         _check_levels(config)
+
+
+def check_models(sync: str, dreamers: int) -> None:
+    """Refuse a scheme that the models of so many dreamers cannot be shared by."""
+    if SCHEMES[sync].one_learner and dreamers > 1:
+        raise PasselError(
+            f"--model-sync {sync} is one learner that shares nothing, and there are {dreamers} dreamers to teach the "
+            "models. Use --workers 2, or --model-sync hogwild."
+        )
 
 
 def topology_of(config: RunConfig) -> str:

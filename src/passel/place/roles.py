@@ -67,7 +67,7 @@ class Both(Role):
             orders.stepped(self._actor.collect(orders.board.steps))
             if orders.resting:
                 return True
-        _update(orders, self.learner)
+        update(orders, self.learner)
         return True
 
     def park(self) -> None:
@@ -151,7 +151,7 @@ class Learning(Role):
     def turn(self) -> bool:
         if self._outlet.due():
             self.learner.pull()
-            _update(self._orders, self.learner)
+            update(self._orders, self.learner)
             self._settled = False
             return True
         if not self._settled:
@@ -179,7 +179,8 @@ class Learning(Role):
         return self._outlet.scalars()
 
 
-def _update(orders: Orders, learner: Learner) -> None:
+def update(orders: Orders, learner: Learner) -> None:
+    """One update of the learner, at the rate that is due, and counted."""
     steps = orders.board.steps
     learner.update(steps, orders.lr(steps), steps / orders.limit)
     orders.updated()

@@ -19,7 +19,7 @@ from passel.envs.remote_place import is_address
 from passel.place.budget import usable_cores
 from passel.place.cast import cast
 from passel.place.env_args import plays_atari
-from passel.place.refusals import check, topology_of
+from passel.place.refusals import check, check_models, topology_of
 from passel.recipes.named import Recipe, recipe
 from passel.recipes.presets import DEFAULT_STEPS, preset
 from passel.types import PasselError
@@ -39,7 +39,7 @@ def resolve_config(*layers: Mapping[str, Any]) -> tuple[RunConfig, Any]:
     if algo not in ALGORITHMS:
         raise PasselError(f"there is no --algo {algo}. Choose from {', '.join(ALGORITHMS)}.")
     numbers_class = ALGORITHMS[algo].Config
-    known = _usual_scheme(algo, said) | preset(algo, said.get("env", RunConfig.env))
+    known = _usual_scheme(algo, said) | _usual_envs(algo) | preset(algo, said.get("env", RunConfig.env))
     known |= {**named.settings, "algo": algo} if named else {}
     config, rest = resolve(RunConfig, known, said, known=[f.name for f in dataclasses.fields(numbers_class)])
     numbers, _ = resolve(numbers_class, rest)
@@ -75,6 +75,11 @@ def _usual_scheme(algo: str, said: Mapping[str, Any]) -> dict[str, Any]:
     if not ALGORITHMS[algo].apart:
         return {}
     return {"sync": "solo" if said.get("learners", 1) == 1 else "allreduce"}
+
+
+def _usual_envs(algo: str) -> dict[str, Any]:
+    """Who dreams does so because there is one real environment."""
+    return {"envs": 1} if ALGORITHMS[algo].dreams else {}
 
 
 def _default_workers(config: RunConfig) -> int:
@@ -147,6 +152,8 @@ def _check_ranges(config: RunConfig, numbers: Any) -> None:
         "slots",
         "fetch_every",
         "epsilon_alpha",
+        "dream_ratio",
+        "dream_age",
     )
     shares = (
         "gamma",
@@ -174,6 +181,10 @@ def _check_ranges(config: RunConfig, numbers: Any) -> None:
                 "minibatches",
                 "critic_updates",
                 "policy_updates",
+                "dream_depth",
+                "dream_capacity",
+                "ensemble",
+                "model_batch",
             ),
             lambda v: v >= 1,
             "at least 1",
@@ -196,6 +207,10 @@ def _check_ranges(config: RunConfig, numbers: Any) -> None:
                 "rho_clip",
                 "c_clip",
                 "awr_beta",
+                "dream_reuse",
+                "max_disagreement",
+                "model_lr",
+                "model_updates_per_step",
             ),
             lambda v: v > 0,
             "more than 0",
@@ -224,12 +239,34 @@ def _check_ranges(config: RunConfig, numbers: Any) -> None:
 def _check_replay(config: RunConfig, numbers: Any) -> None:
     if numbers.v_min >= numbers.v_max:
         raise PasselError(f"--v-min is {numbers.v_min:g}, and must be less than --v-max, which is {numbers.v_max:g}.")
-    writers = cast(config.workers, config.learners, apart=ALGORITHMS[config.algo].apart).actors
+    algorithm = ALGORITHMS[config.algo]
+    writers = cast(config.workers, config.learners, apart=algorithm.apart, dreams=algorithm.dreams).actors
     share = numbers.capacity // len(writers)
     if numbers.batch > share:
         raise PasselError(
             f"--batch {numbers.batch} is more than the {share} transitions that --capacity {numbers.capacity} leaves "
             f"each of {len(writers)} workers. Use a larger --capacity or a smaller --batch."
+        )
+
+
+def _check_dreams(config: RunConfig, numbers: Any) -> None:
+    _check_replay(config, numbers)
+    dreamers = max(config.workers - 1, 1)
+    check_models(config.sync if numbers.model_sync == "same" else numbers.model_sync, dreamers)
+    if not numbers.dream_ratio and config.workers > 1:
+        raise PasselError(
+            f"--dream-ratio 0 leaves nothing to do for {dreamers} of {config.workers} workers. "
+            "Use --workers 1, or more than 0."
+        )
+    if numbers.dream == "explore" and (numbers.ensemble < 2 or numbers.grounded):
+        raise PasselError(
+            "--dream explore goes where models disagree, and here there are no two. "
+            "Use --ensemble 2 or more, without --grounded."
+        )
+    if numbers.dream_capacity // dreamers < 2 * numbers.batch:
+        raise PasselError(
+            f"--dream-capacity {numbers.dream_capacity} leaves {numbers.dream_capacity // dreamers} transitions to "
+            f"each of {dreamers} dreamers, who dream of --batch {numbers.batch} at a time. Use a larger one."
         )
 
 
@@ -264,5 +301,6 @@ DIET_CHECKS: dict[str, Callable[[RunConfig, Any], None]] = {
     "replay": _check_replay,
     "shared": _check_replay,
     "slots": _check_slots,
+    "dreams": _check_dreams,
     "rollout": _check_rollout,
 }

@@ -31,8 +31,9 @@ def print_catalogue(console: Console | None = None) -> None:
         console.print(grid, highlight=False)
         console.print()
     apart = " and ".join(name for name, algorithm in ALGORITHMS.items() if algorithm.apart)
-    console.print("[bold]what goes with what[/bold] (every algorithm; dqn and apex where actions are discrete)")
+    console.print("[bold]what goes with what[/bold] (every algorithm; dqn, apex and dyna where actions are discrete)")
     console.print(f"Of {apart} read learners for workers: the others only act.", highlight=False)
+    console.print("Several workers of dyna share by no scheme in which all take part in every update.", highlight=False)
     table = Table(box=None, pad_edge=False, padding=(0, 2))
     table.add_column("")
     for place in PLACEMENTS:

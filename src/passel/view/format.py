@@ -8,7 +8,7 @@ from itertools import pairwise
 
 UNKNOWN = "-"
 #: The order in which the stages of a worker's turn happen, and in which they are always shown.
-STAGES = ("env", "act", "store", "sample", "learn", "apply", "wait", "copy", "idle", "other")
+STAGES = ("env", "act", "store", "sample", "learn", "model", "dream", "apply", "wait", "copy", "idle", "other")
 SPARKS = "▁▂▃▄▅▆▇█"
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from passel.place.diets.base import ApartDiet, Diet
+from passel.place.diets.dreams import DreamDiet
 from passel.place.diets.replay import ReplayDiet
 from passel.place.diets.rollout import RolloutDiet
 from passel.place.diets.shared_replay import SharedReplayDiet
 from passel.place.diets.slots import SlotDiet
 from passel.place.diets.trajectories import TrajectoryDiet
 
-__all__ = ["DIETS", "ApartDiet", "Diet", "ReplayDiet"]
+__all__ = ["DIETS", "ApartDiet", "Diet", "DreamDiet", "ReplayDiet"]
 
 DIETS: dict[str, type[Diet]] = {
     "replay": ReplayDiet,
@@ -17,4 +18,5 @@ DIETS: dict[str, type[Diet]] = {
     "trajectories": TrajectoryDiet,
     "shared": SharedReplayDiet,
     "slots": SlotDiet,
+    "dreams": DreamDiet,
 }

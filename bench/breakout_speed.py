@@ -1,6 +1,7 @@
 """Breakout: steps a second of DQN, PPO and IMPALA on every core, against Stable-Baselines3 and the bare arithmetic.
 
     python bench/breakout_speed.py --peers-python .venv-bench/bin/python
+    python bench/breakout_speed.py --dqn             only DQN and the bare updates: results/breakout_dqn.md
 
 The same work on all sides: no sticky actions, four frames a step, stacks of four 84 x 84 pictures, the Nature network.
 DQN learns from a batch of 32 for every four steps. PPO makes four epochs over 128 steps of each environment in
@@ -107,12 +108,13 @@ def main() -> None:
     options.add_argument("--repeats", type=int, default=3, help="Rounds (default 3).")
     options.add_argument("--seconds", type=float, default=15.0, help="Length of a window (default 15).")
     options.add_argument("--warm", type=float, default=5.0, help="Seconds of learning before a window (default 5).")
+    options.add_argument("--dqn", action="store_true", help="Only DQN against the bare updates, without peers.")
     options.add_argument("--bare-process", type=float, help="Only measure this process, for so many seconds.")
     said = options.parse_args()
     if said.bare_process:
         print(bare_process(said.bare_process))
         return
-    card = machine() | {"peers": peer_versions(said.peers_python)}
+    card = machine() | {"peers": {} if said.dqn else peer_versions(said.peers_python)}
     window = ["--seconds", said.seconds, "--warm", said.warm]
 
     def ours(settings: dict[str, Any]) -> Contender:
@@ -127,8 +129,10 @@ def main() -> None:
         command += ["--threads", 2, *window]
         return lambda repeat: call([*command, "--seed", repeat + 1], timeout=said.seconds + said.warm + 300)
 
-    contenders: dict[str, Contender] = {name: ours(settings) for name, settings in PASSEL.items()}
-    contenders |= {name: theirs(flags) for name, flags in PEERS.items()}
+    mine = {name: settings for name, settings in PASSEL.items() if not said.dqn or settings["algo"] == "dqn"}
+    contenders: dict[str, Contender] = {name: ours(settings) for name, settings in mine.items()}
+    if not said.dqn:
+        contenders |= {name: theirs(flags) for name, flags in PEERS.items()}
     contenders[BARE] = lambda repeat: bare(said.seconds)
     progress = Progress(said.repeats * len(contenders))
     rounds = measure(contenders, said.repeats, progress, told)
@@ -148,13 +152,14 @@ def main() -> None:
         for name, results in rounds.items()
     ]
     ratios = []
-    for one, other, target in TARGETS:
+    for one, other, target in (row for row in TARGETS if row[0] in rounds and row[1] in rounds):
         found = [a / b for a, b in zip(speeds(one), speeds(other), strict=True)]
         ratios.append([f"{one} / {other}", *(f"{r:.2f}" for r in (*found, middle(found))), f"{target:g}"])
-    where = [[name, shares(rounds[name][-1]["shares"])] for name in PASSEL]
+    where = [[name, shares(rounds[name][-1]["shares"])] for name in mine]
     peers = ", ".join(f"{name} {version}" for name, version in card["peers"].items())
+    told_of = f"Peers: {peers}; 8 environments, 2 threads. " if peers else ""
     sections = [
-        f"Peers: {peers}; 8 environments, 2 threads. Windows of {said.seconds:g} s after {said.warm:g} s of learning, "
+        f"{told_of}Windows of {said.seconds:g} s after {said.warm:g} s of learning, "
         "all sides in turn, the order reversed every round. Memory is the largest of the rounds: of passel the whole "
         "process tree, each page once; the peers' DQN keeps 20,000 transitions, passel's what its preset says.",
         table(["steps/s", *each, "median", "updates a step", "MB at most"], rows),
@@ -162,7 +167,8 @@ def main() -> None:
         "## Where the time went\n\nParts of all workers' time, in the last round.",
         table(["", "shares"], where),
     ]
-    write("breakout_speed", "Breakout: steps a second", said.out, card, sections, {"rounds": rounds})
+    name = "breakout_dqn" if said.dqn else "breakout_speed"
+    write(name, "Breakout: steps a second", said.out, card, sections, {"rounds": rounds})
 
 
 if __name__ == "__main__":

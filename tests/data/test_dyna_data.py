@@ -163,6 +163,16 @@ class TestImagined:
         with pytest.raises(passel.PasselError, match="too old"):
             memory.sample(1, np.random.default_rng(0))
 
+    def test_what_was_enough_is_enough_though_the_models_learn_before_it_is_drawn(self) -> None:
+        (memory,), set_version = self.memory()
+        memory.remember(rows([1, 2]), 0)
+        set_version(3)
+        assert memory.fresh_rows() == 2
+        set_version(4)
+        assert set(memory.sample(50, np.random.default_rng(0)).obs[:, 0].tolist()) == {1, 2}
+        with pytest.raises(passel.PasselError, match="too old"):
+            memory.sample(1, np.random.default_rng(0))
+
     def test_a_ring_that_has_turned_round_still_knows_its_versions(self) -> None:
         (memory,), set_version = self.memory(capacity=8)
         for version in range(20):

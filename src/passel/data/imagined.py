@@ -57,6 +57,7 @@ class Imagined(Replay):
     def __init__(self, tensors: Mapping[str, Tensor], writer: int, newest: Callable[[], int], age: int) -> None:
         self._dated = self._ring = DatedRing(tensors, writer)
         self._newest, self._age = newest, age
+        self._looked_at: int | None = None
 
     def remember(self, transitions: Transitions, version: int) -> None:
         """Keep what a model of this version dreamt."""
@@ -65,7 +66,10 @@ class Imagined(Replay):
 
     def fresh(self) -> Window:
         """The counts that may be drawn now, of every stripe."""
-        window, oldest = self._ring.window(), self._newest() - self._age
+        return self._fresh(self._newest())
+
+    def _fresh(self, newest: int) -> Window:
+        window, oldest = self._ring.window(), newest - self._age
         low = [
             self._dated.first_since(stripe, int(low), int(high), oldest)
             for stripe, (low, high) in enumerate(zip(window.low, window.high, strict=True))
@@ -73,10 +77,15 @@ class Imagined(Replay):
         return Window(np.array(low, np.int64), window.high)
 
     def fresh_rows(self) -> int:
-        return int(self.fresh().sizes.sum())
+        """How many may be drawn. The next draw goes by the same moment: between the two another dreamer may teach the
+        models, and what was enough would be none.
+        """
+        self._looked_at = self._newest()
+        return int(self._fresh(self._looked_at).sizes.sum())
 
     def _draw(self, n: int, rng: np.random.Generator) -> tuple[Ints | int, Ints]:
-        window = self.fresh()
+        window = self.fresh() if self._looked_at is None else self._fresh(self._looked_at)
+        self._looked_at = None
         ends = window.sizes.cumsum()
         if not ends[-1]:
             raise PasselError("every imagined transition is too old to be drawn. Dream first.")

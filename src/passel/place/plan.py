@@ -15,7 +15,6 @@ import gymnasium as gym
 import numpy as np
 import torch
 
-from passel.actor import Actor, Sink
 from passel.algos import ALGORITHMS
 from passel.algos.base import Algorithm
 from passel.arena import Arena, Spec, Tensors, prefixed
@@ -25,54 +24,25 @@ from passel.envs.base import Envs
 from passel.envs.levels import Copies
 from passel.envs.make import make_envs
 from passel.envs.make import specs as env_specs
-from passel.learner import Draws, Learner
 from passel.maths.schedules import linear
 from passel.place.board import Board
 from passel.place.budget import threads_of_learner
-from passel.place.cast import ACTOR, BOTH, DREAMER, LEARNER, PLAYER, WHOLE, Cast
+from passel.place.builders import BUILDERS
+from passel.place.cast import LEARNER, Cast
 from passel.place.cast import cast as cast_for
-from passel.place.diets import DIETS, ApartDiet, Diet, DreamDiet
+from passel.place.diets import DIETS, Diet
 from passel.place.diets.dreams import MODEL
 from passel.place.env_args import env_args
 from passel.place.orders import Orders
 from passel.place.parts import Parts
-from passel.place.roles import Acting, Both, Learning, Role
-from passel.place.roles_dyna import Dreaming, ModelTeacher, Playing, Whole
-from passel.place.split import CriticHalf, HalfLinks, Lessons, OtherHalf, half_specs
+from passel.place.shop import CRITIC, Links, Shop
+from passel.place.split import CriticHalf, HalfLinks, Lessons, half_specs
 from passel.place.worker import Worker
 from passel.streams import Stream, derive
 from passel.sync import SCHEMES
 from passel.sync.base import Kit, Scheme, Server, Sync, SyncSettings
 from passel.sync.optimiser import OptimiserSettings
-from passel.sync.reader import Reader
-from passel.types import EnvSpec, Episode, Ints
-
-#: The network that a split worker leaves to its other half.
-CRITIC = "value"
-
-
-@dataclass(frozen=True)
-class Links:
-    """What joins the workers beside the arena: made once by the placement, given to every worker."""
-
-    schemes: dict[str, Any]
-    memory_lock: Any
-    halves: list[HalfLinks]
-
-
-@dataclass(frozen=True)
-class Shop:
-    """What a worker is built from, whatever its role."""
-
-    arena: Arena
-    own: Tensors
-    links: Links
-    rank: int
-    orders: Orders
-    clock: Clock
-    acting: Stream
-    sampling: Stream
-    algo: Algorithm
+from passel.types import EnvSpec, Ints
 
 
 @dataclass(frozen=True)
@@ -250,10 +220,10 @@ class Plan:
         own = arena.below(f"worker/{rank}")
         algo = self.make_algorithm(own.below("algo"))
         lessons = self.diet.serve(arena, own, rank, algo, np.random.default_rng(), links.memory_lock)
-        sync = self._attach(algo, arena, links, rank, CRITIC)
+        sync = self.attach(algo, arena, links, rank, CRITIC)
         return CriticHalf(rank, cast(Any, algo), sync, cast(Lessons, lessons), own.below("half"), links.halves[rank])
 
-    def _attach(self, algo: Algorithm, arena: Arena, links: Links, rank: int, name: str) -> Sync:
+    def attach(self, algo: Algorithm, arena: Arena, links: Links, rank: int, name: str) -> Sync:
         tensors = arena.below(f"sync/{name}")
         place = self.learners_of(name).index(rank)
         sync = self.schemes[name].attach(algo.flats[name], tensors, links.schemes[name], place)
@@ -303,119 +273,19 @@ class Plan:
         return [
             (arena[f"sync/{name}/pushes"].numpy(), self.learners_of(name).index(learner))
             for name, scheme in self.schemes.items()
-            if scheme.collective and not self._left_out(name, learner)
+            if scheme.collective and not self.left_out(name, learner)
         ]
 
-    def _left_out(self, name: str, rank: int) -> bool:
+    def left_out(self, name: str, rank: int) -> bool:
         """Whether this network is somebody else's business than the worker's."""
         return (self.split and name == CRITIC) or rank not in self.learners_of(name)
-
-    def build_both(self, shop: Shop) -> Role:
-        """Acts and learns in turn."""
-        experience = self.diet.serve(
-            shop.arena, shop.own, shop.rank, shop.algo, shop.sampling.rng, shop.links.memory_lock
-        )
-        partner = None
-        if self.split:
-            lessons = cast(Lessons, experience)
-            half = shop.links.halves[shop.rank]
-            partner = OtherHalf(shop.algo.flats[CRITIC], lessons, shop.own.below("half"), half)
-        learner = self._learner(shop, self._syncs(shop), experience, partner)
-        envs, actor = self._actor(shop, experience)
-        return Both(shop.orders, envs, actor, learner, experience)
-
-    def build_actor(self, shop: Shop) -> Role:
-        """Acts with parameters that it fetches; the learner to whom it was dealt learns."""
-        readers = {
-            name: Reader(shop.algo.flats[name], shop.arena.below(f"sync/{name}"), scheme)
-            for name, scheme in self.schemes.items()
-        }
-        first = next(iter(readers.values()))
-        diet = cast(ApartDiet, self.diet)
-        inlet = diet.inlet(shop.arena, shop.own, shop.rank, shop.algo, shop.links.memory_lock, lambda: first.version)
-        envs, actor = self._actor(shop, inlet)
-        every = self.numbers.fetch_every or self.numbers.horizon
-        return Acting(shop.orders, envs, actor, shop.algo, readers, inlet, shop.clock, every)
-
-    def build_learner(self, shop: Shop) -> Role:
-        """Learns from what its actors bring."""
-        diet = cast(ApartDiet, self.diet)
-        outlet = diet.outlet(shop.arena, shop.rank, shop.sampling.rng, shop.links.memory_lock)
-        return Learning(shop.orders, self._learner(shop, self._syncs(shop), outlet), outlet)
-
-    def build_player(self, shop: Shop) -> Role:
-        """Acts in the one real environment, and learns the values."""
-        return self._playing(shop, self._syncs(shop))
-
-    def build_dreamer(self, shop: Shop) -> Role:
-        """Learns a model, dreams in it, and learns the values from that."""
-        return self._dreaming(shop, self._syncs(shop))
-
-    def build_whole(self, shop: Shop) -> Role:
-        """Acts and dreams in turn."""
-        syncs = self._syncs(shop)
-        playing = self._playing(shop, syncs)
-        return Whole(shop.orders, playing, self._dreaming(shop, syncs, playing))
-
-    def _playing(self, shop: Shop, syncs: dict[str, Sync]) -> Playing:
-        diet = cast(DreamDiet, self.diet)
-        waking = diet.waking(shop)
-        lessons = diet.lessons(shop, waking)
-        envs, actor = self._actor(shop, waking)
-        learner = self._learner(shop, {name: sync for name, sync in syncs.items() if name != MODEL}, lessons)
-        return Playing(shop.orders, envs, actor, learner, lessons, diet.models(shop))
-
-    def _dreaming(self, shop: Shop, syncs: dict[str, Sync], playing: Playing | None = None) -> Dreaming:
-        """One who acts too has one learner of the values for both."""
-        diet = cast(DreamDiet, self.diet)
-        if playing is None:
-            lessons = diet.lessons(shop, None)
-            learner = self._learner(shop, {name: sync for name, sync in syncs.items() if name != MODEL}, lessons)
-        else:
-            lessons, learner = playing.lessons, playing.learner
-        world, models, teacher = diet.world(shop), diet.models(shop), None
-        if models is not None:
-            batches = diet.model_lessons(shop, models)
-            taught = Learner(world, {MODEL: syncs[MODEL]}, batches, shop.clock, stage="model")
-            teacher = ModelTeacher(shop.orders, taught, batches, self.numbers.model_lr)
-        return Dreaming(
-            shop.orders, learner, lessons, diet.dreaming(shop, world), teacher, shop.clock, diet.cells(shop)
-        )
-
-    def _syncs(self, shop: Shop) -> dict[str, Sync]:
-        return {
-            name: self._attach(shop.algo, shop.arena, shop.links, shop.rank, name)
-            for name in self.schemes
-            if not self._left_out(name, shop.rank)
-        }
-
-    def _learner(self, shop: Shop, syncs: dict[str, Sync], outlet: Draws, partner: OtherHalf | None = None) -> Learner:
-        learner = Learner(shop.algo, syncs, outlet, shop.clock, partner)
-        board = shop.orders.board
-        learner.remember(board.column("staleness")[shop.rank], int(board.column("updates")[shop.rank]))
-        return learner
-
-    def _actor(self, shop: Shop, sink: Sink) -> tuple[Envs, Actor]:
-        """Environments that are new or go on where they were, and who acts in them."""
-        envs = self._make_envs(shop.own.below("envs"), shop.rank)
-        try:
-            obs = envs.restore() if self.resumed else envs.reset()
-        except BaseException:
-            envs.close()  # they may hold a process
-            raise
-        board, rank = shop.orders.board, shop.rank
-
-        def report(episodes: list[Episode]) -> None:
-            board.finished(rank, episodes)
-
-        return envs, Actor(envs, obs, shop.algo, sink, shop.acting.rng, shop.clock, report)
 
     def _env_specs(self, rank: int) -> dict[str, Spec]:
         if self.parts is None:
             return env_specs(self.spec, self.config.envs)
         return self.parts.levels.record_specs(self.parts.held[rank], self.config.envs)
 
-    def _make_envs(self, tensors: Tensors, rank: int) -> Envs:
+    def make_envs(self, tensors: Tensors, rank: int) -> Envs:
         seed = derive(self.config.seed, "envs", rank * 1_000 + (0 if self.spec.exact_resume else self.resumed))
         if self.parts is not None:
             copies = Copies(self.config.envs, seed, self.threads, tensors)
@@ -443,17 +313,6 @@ class Plan:
         first, last = self.numbers.lr, self.numbers.lr_end
         over = self.numbers.lr_steps or self.config.steps
         return float(first if last is None else linear(first, last, step, over))
-
-
-#: Who builds which role.
-BUILDERS: dict[str, Callable[[Plan, Shop], Role]] = {
-    BOTH: Plan.build_both,
-    ACTOR: Plan.build_actor,
-    LEARNER: Plan.build_learner,
-    PLAYER: Plan.build_player,
-    DREAMER: Plan.build_dreamer,
-    WHOLE: Plan.build_whole,
-}
 
 
 def _blank(specs: dict[str, Spec]) -> Tensors:

@@ -32,7 +32,8 @@ from passel.place.base import Placement, WorkerDiedError
 from passel.place.board import Board, Command, State
 from passel.place.budget import at_most, tiny_is_zero
 from passel.place.forkserver import context, main_hidden, warm_up
-from passel.place.plan import Links, Plan
+from passel.place.plan import Plan
+from passel.place.shop import Links
 from passel.sync.base import Semaphore
 from passel.types import Bools, PasselError
 

@@ -52,7 +52,21 @@ class Role(ABC):
         return
 
 
-class Both(Role):
+class Taught(Role):
+    """Whoever has a learner says how that one does."""
+
+    learner: Learner
+
+    @property
+    def loss(self) -> float:
+        return self.learner.loss
+
+    @property
+    def staleness(self) -> float:
+        return self.learner.staleness
+
+
+class Both(Taught):
     """An actor and a learner that take turns."""
 
     def __init__(self, orders: Orders, envs: Envs, actor: Actor, learner: Learner, experience: Experience) -> None:
@@ -73,14 +87,6 @@ class Both(Role):
     def park(self) -> None:
         self.learner.pull()
         self._experience.park()
-
-    @property
-    def loss(self) -> float:
-        return self.learner.loss
-
-    @property
-    def staleness(self) -> float:
-        return self.learner.staleness
 
     def scalars(self) -> list[float]:
         said = getattr(self._experience, "scalars", None)
@@ -140,7 +146,7 @@ class Acting(Role):
         self._envs.close()
 
 
-class Learning(Role):
+class Learning(Taught):
     """Only learns, from what others bring."""
 
     def __init__(self, orders: Orders, learner: Learner, outlet: Outlet) -> None:
@@ -163,10 +169,6 @@ class Learning(Role):
     def park(self) -> None:
         self.learner.pull()
         self._outlet.park()
-
-    @property
-    def loss(self) -> float:
-        return self.learner.loss
 
     @property
     def staleness(self) -> float:

@@ -17,11 +17,11 @@ from passel.data.two_memories import ModelLessons, TwoMemories
 from passel.envs.base import Envs
 from passel.learner import Learner
 from passel.place.orders import Orders
-from passel.place.roles import Role, update
+from passel.place.roles import Taught, update
 from passel.types import Floats
 
 
-class Playing(Role):
+class Playing(Taught):
     """Acts in the real environment, and learns the values from what comes of it."""
 
     def __init__(
@@ -53,14 +53,6 @@ class Playing(Role):
         self.learner.pull()
         self.lessons.park()
 
-    @property
-    def loss(self) -> float:
-        return self.learner.loss
-
-    @property
-    def staleness(self) -> float:
-        return self.learner.staleness
-
     def scalars(self) -> list[float]:
         return [self.lessons.dream_ratio]
 
@@ -90,7 +82,7 @@ class ModelTeacher:
         self._learner.pull()
 
 
-class Dreaming(Role):
+class Dreaming(Taught):
     """Teaches the models, dreams, and learns the values from dreams. `numbers` are the models' usual error and the last
     dream's median doubt, in the arena.
     """
@@ -134,20 +126,12 @@ class Dreaming(Role):
         if self._teacher is not None:
             self._teacher.park()
 
-    @property
-    def loss(self) -> float:
-        return self.learner.loss
-
-    @property
-    def staleness(self) -> float:
-        return self.learner.staleness
-
     def scalars(self) -> list[float]:
         error, doubt = (float(number) if number else math.nan for number in self._numbers)
         return [self._lessons.dream_ratio, error, doubt]
 
 
-class Whole(Role):
+class Whole(Taught):
     """One worker that is both: it acts, and then dreams until it may act again."""
 
     def __init__(self, orders: Orders, playing: Playing, dreaming: Dreaming) -> None:
@@ -163,14 +147,6 @@ class Whole(Role):
     def park(self) -> None:
         self._playing.park()
         self._dreaming.park()
-
-    @property
-    def loss(self) -> float:
-        return self._playing.loss
-
-    @property
-    def staleness(self) -> float:
-        return self._playing.staleness
 
     def scalars(self) -> list[float]:
         return self._dreaming.scalars()

@@ -54,13 +54,7 @@ class GossipSync(Sync):
         self._exchange = scheme.exchange(tensors, permits, rank)
         self._neighbours = scheme.graph.neighbours[rank] if rank in scheme.graph.active else ()
         self._up_to = list(accumulate(chances(scheme.graph, rank)))[:-1] if self._neighbours else []
-        # Nobody else writes to my vector, so I can look at it where it lies; unless there are local steps, which are
-        # nobody's business until they are done.
-        self._copies = scheme.requested.every > 1
-        if self._copies:
-            flat.values.copy_(self._vector)
-        else:
-            flat.bind(values=self._vector)
+        self._copies = scheme.lend(flat, self._vector)
 
     def pull(self) -> None:
         start = time.perf_counter()

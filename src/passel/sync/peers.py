@@ -5,6 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from passel.arena import Spec, Tensors, prefixed
+from passel.nets.flat import Flat
 from passel.sync.base import Scheme
 from passel.sync.optimiser import state_specs
 
@@ -42,6 +43,17 @@ class Decentralised(Scheme):
 
     def optimiser(self, tensors: Tensors, peer: int) -> Tensors:
         return tensors.below(f"peer/{peer}/optimiser" if peer else "optimiser")
+
+    def lend(self, flat: Flat, vector: Tensor) -> bool:
+        """Let a learner look at its own vector where it lies, for nobody else writes to it; unless there are local
+        steps, which are nobody's business until they are done. Returns whether it has a copy, to be kept up to date.
+        """
+        copies = self.requested.every > 1
+        if copies:
+            flat.values.copy_(vector)
+        else:
+            flat.bind(values=vector)
+        return copies
 
     def start(self, tensors: Tensors) -> None:
         if not tensors["pushes"].any():

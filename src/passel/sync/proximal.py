@@ -95,12 +95,7 @@ class ProximalSync(Sync):
         self._neighbourhood = Neighbourhood(tensors, rank)
         self._psi = self._vector.clone()
         self._optimiser = make_optimiser(scheme.settings.optimiser, self._psi, scheme.optimiser(tensors, rank))
-        # As under gossip: my vector is read where it lies, unless there are local steps to be kept from it.
-        self._copies = scheme.requested.every > 1
-        if self._copies:
-            flat.values.copy_(self._vector)
-        else:
-            flat.bind(values=self._vector)
+        self._copies = scheme.lend(flat, self._vector)
 
     def pull(self) -> None:
         if self._pushes[self._rank] > self._applied:

@@ -23,7 +23,7 @@ from passel.place.diets.shared_replay import SLACK
 from passel.types import Floats
 
 if TYPE_CHECKING:
-    from passel.place.plan import Shop
+    from passel.place.shop import Shop
 
 #: Lessons by which models may be behind the real steps, or ahead of them, where several workers share the work.
 LEAD = 32

@@ -146,8 +146,16 @@ class Vision:
 
 
 @dataclass(frozen=True)
+class Opinion:
+    """What the critic and the policy said of one step when they acted; both [N]."""
+
+    value: Floats
+    logp: Floats
+
+
+@dataclass(frozen=True)
 class Judgement:
-    """What the critic and the policy said of a rollout when it was whole; all [T, N]."""
+    """What the critic and the policy said of a rollout; all [T, N]."""
 
     value: Floats
     logp: Floats

@@ -144,6 +144,33 @@ def test_ppo_has_the_gradient_of_the_clipped_surrogate(spec: EnvSpec, shared: st
     assert told["kl"] > 0
 
 
+@pytest.mark.parametrize("spec", [SPEC, IMAGES], ids=["vectors", "images"])
+@pytest.mark.parametrize("kind", [A3C, PPO])
+def test_one_network_has_said_when_it_acts_what_it_would_say_of_the_rollout(
+    kind: type[ActorCritic], spec: EnvSpec
+) -> None:
+    algo, rng = make(kind, kind.Config(hidden=(8,), shared="yes"), spec), np.random.default_rng(0)
+    obs = observations(15, spec).reshape(5, 3, *spec.obs_shape)
+    action, opinions = [], []
+    for each in obs:
+        action.append(algo.act(each, 0, rng))
+        opinions.append(algo.opinion)
+    reward, discount = np.ones((5, 3), np.float32), np.full((5, 3), 0.9, np.float32)
+    said = algo.judge(obs, np.stack(action), reward, discount, obs[0])
+    value = np.stack([opinion.value for opinion in opinions])
+    assert value.std() > 1e-3, "states differ"
+    np.testing.assert_allclose(value, said.value, rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose([opinion.logp for opinion in opinions], said.logp, rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(algo.advantage(reward, discount, value, obs[0]), said.advantage, rtol=1e-3, atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", [A3C, PPO])
+def test_two_networks_judge_when_the_rollout_is_whole(kind: type[ActorCritic]) -> None:
+    """Once for all steps: asking the critic at every step would cost small networks more."""
+    assert not make(kind, kind.Config(shared="no")).judges_by_acting
+    assert make(kind, kind.Config(shared="yes")).judges_by_acting
+
+
 @pytest.mark.parametrize("shared", ["no", "yes"])
 @pytest.mark.parametrize("kind", [A3C, PPO])
 def test_where_actions_are_vectors_the_gradient_is_that_of_a_gaussian(kind: type[ActorCritic], shared: str) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from passel.arena import Arena
 from passel.data.rollout import RolloutExperience, RolloutShape
-from passel.types import Array, Floats, Grid, Ints, Judgement, Minibatch, Step
+from passel.types import Array, Floats, Grid, Ints, Judgement, Minibatch, Opinion, Step
 
 T, N = 4, 3
 GAMMA = 0.5
@@ -17,6 +17,8 @@ GAMMA = 0.5
 
 class Critic:
     """Says that a state is worth its first number, and remembers what it was shown."""
+
+    judges_by_acting = False
 
     def values(self, obs: Array) -> Floats:
         return obs[:, 0].astype(np.float32)
@@ -264,3 +266,38 @@ def test_frames_are_kept_once_and_stacks_come_out_as_they_went_in(frames: int, l
         assert sorted(map(tuple, given.tolist())) == sorted(
             map(tuple, np.stack(stacks).reshape(len(given), -1).tolist())
         )
+
+
+class Opinionated(Critic):
+    """Has said all it knows when it acted."""
+
+    judges_by_acting = True
+    opinion: Opinion
+
+    def judge(self, obs: Grid, action: Ints, reward: Floats, discount: Floats, last_obs: Array) -> Judgement:
+        raise AssertionError("the rollout was looked at a second time")
+
+    def advantage(self, reward: Floats, discount: Floats, value: Floats, last_obs: Array) -> Floats:
+        return 10 * value + last_obs[:, 0]
+
+
+@pytest.mark.parametrize("resumed", [False, True])
+def test_what_acting_has_said_is_not_asked_again(resumed: bool) -> None:
+    """Nor after a pause between the last step and the lesson, when nobody remembers having acted."""
+    arena = Arena(RolloutExperience.specs(RolloutShape(T, N, (1,), np.dtype(np.float32))))
+
+    def make_one() -> tuple[RolloutExperience, Opinionated]:
+        judge = Opinionated()
+        return RolloutExperience(arena, judge, np.random.default_rng(0), gamma=GAMMA), judge
+
+    experience, judge = make_one()
+    for t in range(T):
+        judge.opinion = Opinion(np.arange(N, dtype=np.float32) + 100 * t, np.full(N, -t, np.float32))
+        experience.push(np.full((N, 1), t, np.float32), np.arange(N), step(t), 0)
+    if resumed:
+        experience, _ = make_one()
+    batch = experience.batch(0)
+    time, env = batch.obs[:, 0], batch.action
+    assert np.array_equal(batch.value, 100 * time + env)
+    assert np.array_equal(batch.logp, -time)
+    assert np.array_equal(batch.advantage, 10 * batch.value + T), "the last observations are the states after T steps"

@@ -265,6 +265,7 @@ def test_a_resumed_run_begins_other_games(monkeypatch: pytest.MonkeyPatch) -> No
 class Witness:
     """Remembers the observations that it was to judge."""
 
+    judges_by_acting = False
     obs: Array
 
     def values(self, obs: Array) -> Floats:

@@ -40,6 +40,7 @@ def test_modes_are_different_games() -> None:
 class Witness:
     """Remembers the observations that it was to judge."""
 
+    judges_by_acting = False
     obs: Array
 
     def values(self, obs: Array) -> Floats:

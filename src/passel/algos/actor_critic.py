@@ -19,7 +19,7 @@ from passel.nets.actor_and_critic import ActorAndCritic, AnyLoss, Apart, Joined
 from passel.nets.flat import Flat
 from passel.nets.gaussian_network import Spread
 from passel.nets.torsos import FILTERS, is_image
-from passel.types import Array, EnvSpec, Floats, Grid, Judgement, Minibatch
+from passel.types import Array, EnvSpec, Floats, Grid, Judgement, Minibatch, Opinion
 
 JUDGED_AT_ONCE = 1 << 22  # numbers of observations
 
@@ -122,6 +122,26 @@ class ActorCritic(PolicyAndCritic):
 
     diet: ClassVar[DietName] = "rollout"
 
+    def __init__(self, config: Any, spec: EnvSpec, tensors: Tensors) -> None:
+        super().__init__(config, spec, tensors)
+        self.judges_by_acting = is_joined(config, spec)
+        self._opinion: Opinion | None = None
+
+    @property
+    def opinion(self) -> Opinion:
+        assert self._opinion is not None, "nobody has acted yet"
+        return self._opinion
+
+    def act(self, obs: Array, step: int, rng: np.random.Generator) -> Array:
+        """Where one way through the network says all, notes what was thought of the observations and the actions."""
+        if not self.judges_by_acting:
+            return super().act(obs, step, rng)
+        logits, values = self._nets.both(obs)
+        policy = self._head(logits)
+        actions = policy.draw(rng)
+        self._opinion = Opinion(values, policy.logp(actions))
+        return actions
+
     def _make_nets(self, spec: EnvSpec) -> ActorAndCritic:
         if is_joined(self._config, spec):
             return Joined(critic_weight=self._config.critic_weight, **self._shape(spec))
@@ -136,8 +156,10 @@ class ActorCritic(PolicyAndCritic):
             logits, values = self._nets.both(flat)
             value[times] = values.reshape(value[times].shape)
             logp[times] = self._head(logits).logp(chosen).reshape(value[times].shape)
-        advantage = gae(reward, discount, value, self.values(last_obs), self._config.gae_lambda)
-        return Judgement(value, logp, advantage)
+        return Judgement(value, logp, self.advantage(reward, discount, value, last_obs))
+
+    def advantage(self, reward: Floats, discount: Floats, value: Floats, last_obs: Array) -> Floats:
+        return gae(reward, discount, value, self.values(last_obs), self._config.gae_lambda)
 
     def loss(self, batch: Any, progress: float = 0.0) -> Loss:
         told = 0.0

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from passel.arena import Spec, cells
 from passel.data.ring import torch_dtype
-from passel.types import Array, EnvSpec, Floats, Grid, Ints, Judgement, Minibatch, Step
+from passel.types import Array, EnvSpec, Floats, Grid, Ints, Judgement, Minibatch, Opinion, Step
 
 
 @dataclass(frozen=True)
@@ -36,10 +36,21 @@ class RolloutShape:
 class Judge(Protocol):
     """Whoever knows what states are worth: the algorithm."""
 
+    #: Whether it has an opinion of each step when it acts, so that nothing needs to be looked at again.
+    judges_by_acting: bool
+
+    @property
+    def opinion(self) -> Opinion:
+        """Of the step that was taken last, if it judges by acting."""
+
     def values(self, obs: Array) -> Floats:
         """[B, ...] -> [B]."""
 
-    def judge(self, obs: Grid, action: Array, reward: Floats, discount: Floats, last_obs: Array) -> Judgement: ...
+    def judge(self, obs: Grid, action: Array, reward: Floats, discount: Floats, last_obs: Array) -> Judgement:
+        """The whole rollout [T, N], as it looks now."""
+
+    def advantage(self, reward: Floats, discount: Floats, value: Floats, last_obs: Array) -> Floats:
+        """The same of a rollout whose values are known: [T, N]."""
 
 
 class Values(Protocol):
@@ -91,7 +102,8 @@ class Recording:
 
 
 class RolloutExperience:
-    """Collects T steps, has them judged, and gives them out `epochs` times in `minibatches` shuffled parts.
+    """Collects T steps, has them judged (if acting has not done so), and gives them out `epochs` times in `minibatches`
+    shuffled parts.
 
         experience.push(obs, actions, step, steps_so_far)    # the actor, T times
         while experience.due():                              # the learner, epochs * minibatches times
@@ -142,6 +154,9 @@ class RolloutExperience:
         """Keep what came out of one step. Returns how many real transitions there were."""
         t = self._counts[0]
         real = self._steps.write(t, obs, actions, step)
+        if self._judge.judges_by_acting:
+            said = self._judge.opinion
+            self._value[t], self._logp[t] = said.value, said.logp
         self._counts[0] = t + 1
         return real
 
@@ -179,6 +194,9 @@ class RolloutExperience:
 
     def _settle(self) -> None:
         steps = self._steps
+        if self._judge.judges_by_acting:
+            self._advantage[:] = self._judge.advantage(steps.reward, steps.discount, self._value, steps.last_obs)
+            return
         said = self._judge.judge(steps.obs, steps.action, steps.reward, steps.discount, steps.last_obs)
         self._value[:], self._logp[:], self._advantage[:] = said.value, said.logp, said.advantage
 

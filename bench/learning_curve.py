@@ -21,10 +21,10 @@ import matplotlib.pyplot as plt
 from matplotlib.figure import Figure
 
 from common import BenchError, machine, number, parser, table, write
-from passel import api
 from passel.config import as_dict
 from passel.recipes.resolve import resolve_config
 from passel.run.folder import RunFolder
+from passel.trained import evaluate
 
 #: Millions of frames, and DQN's mean return of training games then: Castro et al. 2018 (Dopamine), five runs on
 #: Breakout with sticky actions, which passel's `nature` protocol does not have.
@@ -86,7 +86,7 @@ def main() -> None:
     title = f"{summary['algo']} on {summary['env']}, {summary['workers']} workers"
     draw(rows, title, said.out / f"{name}.png", published="Breakout" in summary["env"])
     played = {
-        how: api.evaluate(said.run, episodes=said.episodes, sample=sample)
+        how: evaluate(said.run, episodes=said.episodes, sample=sample)
         for how, sample in (("greedy", False), ("drawn, as in training", True))
     }
     last = rows[-1]

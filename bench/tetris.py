@@ -16,6 +16,7 @@ from typing import Any
 from common import BenchError, Progress, flags, machine, number, parser, scratch, table, write
 from passel import api
 from passel.run.summary import EvalResult
+from passel.trained import evaluate
 
 TITLE = "Tetris for the NES, from pixels"
 GAMES = {"reward": "tetris:TetrisA-v3", "lines": "tetris:TetrisA-v1"}
@@ -58,7 +59,7 @@ def main() -> None:
                 # A beginner's best action is one and the same all the time: its games say nothing.
                 for sample in (True, False) if who == "trained" and said.greedy else (True,):
                     progress.begin(f"{who}: {what}, {'drawn' if sample else 'greedy'}")
-                    found = api.evaluate(run, episodes=said.episodes, env=env, sample=sample)
+                    found = evaluate(run, episodes=said.episodes, env=env, sample=sample)
                     played[who][f"{what}, {'drawn' if sample else 'greedy'}"] = found
                     progress.end(f"{found.mean:.2f}")
         summary, learnt = told, curve(run)

@@ -52,11 +52,26 @@ ARROWS: dict[str, set[str]] = {
         "evaluation",
         "interrupts",
         "supervisor",
+        "trained",
         *GROUND,
     },
-    "cli": {"algos", "api", "config", "envs", "interrupts", "place", "run", "study", "types", "view", "__init__"},
-    "study": {"api", "envs", "evaluation", "run", "streams", "types"},
-    "__init__": {"api", "policy", "run", "types"},
+    "trained": {"algos", "envs", "evaluation", "place", "policy", "recipes", "run", "view", *GROUND},
+    "cli": {
+        "algos",
+        "api",
+        "config",
+        "envs",
+        "interrupts",
+        "place",
+        "run",
+        "study",
+        "trained",
+        "types",
+        "view",
+        "__init__",
+    },
+    "study": {"api", "envs", "evaluation", "run", "streams", "trained", "types"},
+    "__init__": {"api", "policy", "run", "trained", "types"},
     "__main__": {"cli"},
 }
 
@@ -191,7 +206,7 @@ def test_the_inner_rooms_know_little_of_the_world(room: str, may: set[str]) -> N
 
 def test_only_envs_and_those_who_take_one_from_the_user_know_gymnasium() -> None:
     knowing = {room_of(path) for path in FILES if any(module.split(".")[0] == "gymnasium" for module in imported(path))}
-    assert knowing <= {"envs", "testing", "place", "api", "evaluation", "view"}
+    assert knowing <= {"envs", "testing", "place", "api", "trained", "evaluation", "view"}
 
 
 @pytest.mark.parametrize(("package", "home"), OPTIONAL.items())

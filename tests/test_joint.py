@@ -14,7 +14,7 @@ from torch import Tensor
 
 import passel
 from passel.algos.ppo import PPO, PPOConfig
-from passel.api import evaluate_levels, make_plan
+from passel.api import make_plan
 from passel.arena import Tensors
 from passel.cli import main
 from passel.place.inline import Inline
@@ -22,6 +22,7 @@ from passel.place.parts import Parts
 from passel.recipes.resolve import resolve_config
 from passel.run.folder import RunFolder
 from passel.sync.base import SyncSettings
+from passel.trained import evaluate_levels
 from passel.types import EnvSpec, Minibatch, PasselError
 from small import CORRIDOR, IDENTITY, new_arena, settings_for, small_plan
 from teams import PLAIN_SGD, Team

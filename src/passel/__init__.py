@@ -13,9 +13,10 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from passel.api import Run, evaluate, load, resume, train
+    from passel.api import Run, resume, train
     from passel.policy import Policy
     from passel.run.summary import EvalResult, Summary
+    from passel.trained import evaluate, load
     from passel.types import PasselError
 
 __all__ = ["EvalResult", "PasselError", "Policy", "Run", "Summary", "evaluate", "load", "resume", "train"]
@@ -27,8 +28,8 @@ _HOMES = {
     "Policy": "passel.policy",
     "Run": "passel.api",
     "Summary": "passel.run.summary",
-    "evaluate": "passel.api",
-    "load": "passel.api",
+    "evaluate": "passel.trained",
+    "load": "passel.trained",
     "resume": "passel.api",
     "train": "passel.api",
 }

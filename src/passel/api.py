@@ -12,20 +12,18 @@ from typing import Any
 
 import gymnasium as gym
 import numpy as np
-from torch import Tensor
 
 from passel.algos import ALGORITHMS
 from passel.arena import USABLE, Arena, free_memory, total_bytes
 from passel.config import RunConfig, as_dict
 from passel.envs.level_sets import level_set
 from passel.envs.levels import is_level_set
-from passel.envs.make import describe, is_served, make_filmed
+from passel.envs.make import describe
 from passel.envs.spaces import discrete_sibling
-from passel.evaluation import level_table, play, play_levels, summarise
 from passel.interrupts import Interrupts
 from passel.nets.torsos import FILTERS, is_image
 from passel.place.base import Placement
-from passel.place.budget import threads_per_worker, usable_cores
+from passel.place.budget import threads_per_worker
 from passel.place.env_args import env_args
 from passel.place.inline import Inline
 from passel.place.parts import Parts, divide, measure, remembered
@@ -36,14 +34,11 @@ from passel.recipes.resolve import resolve_config
 from passel.run import checkpoint
 from passel.run.card import machine_card
 from passel.run.folder import RunFolder, default_name
-from passel.run.summary import EvalResult, Summary
-from passel.streams import derive
+from passel.run.summary import Summary
 from passel.supervisor import History, Supervisor
+from passel.trained import Env, load, name_of, spec_of, weights_of
 from passel.types import EnvSpec, PasselError
 from passel.view.terminal import View, make_view
-from passel.view.video import VideoFile, record_episodes
-
-Env = str | Callable[[], gym.Env[Any, Any]]
 
 PLACEMENTS: dict[str, type[Placement]] = {"inline": Inline, "processes": Processes}
 
@@ -73,7 +68,7 @@ def train(env: Env | None = None, *, view: View | None = None, began: float | No
     anything that cannot be run.
     """
     began = time.perf_counter() if began is None else began
-    said = dict(settings) if env is None else {**settings, "env": _name(env)}
+    said = dict(settings) if env is None else {**settings, "env": name_of(env)}
     if said.get("start_from"):
         said = inherited(said["start_from"], said)
     config, numbers = resolve_config(said)
@@ -105,7 +100,7 @@ def inherited(path: str | Path, said: Mapping[str, Any]) -> dict[str, Any]:
 def _begin_from(path: str, plan: Plan, arena: Arena) -> None:
     """Put the weights of another run into a new arena, if they fit. Its optimiser begins anew."""
     folder = RunFolder.open(Path(path), lock=False)
-    spec, hidden = _spec_from_card(folder.read_card()["env"]), tuple(folder.read_config()["hidden"])
+    spec, hidden = spec_of(path), tuple(folder.read_config()["hidden"])
     for what, its, ours in (
         ("observations of shape", spec.obs_shape, plan.spec.obs_shape),
         ("a number of actions of", spec.n_actions, plan.spec.n_actions),
@@ -117,7 +112,7 @@ def _begin_from(path: str, plan: Plan, arena: Arena) -> None:
                 f"the weights of {path} do not fit: they are for {what} {its}, and {plan.spec.id} has {ours} here. "
                 "Choose an environment and settings of the same shape."
             )
-    for name, vector in _vectors(path).items():
+    for name, vector in weights_of(path).items():
         if vector.shape != arena[f"sync/{name}/vector"].shape:
             raise PasselError(f"the weights of {path} do not fit this run's {name} network. Use the same settings.")
         arena[f"sync/{name}/vector"].copy_(vector)
@@ -168,122 +163,6 @@ def resume(
         folder.event("resumed", steps=saved.step, checkpoint=saved.path.name)
         view.message(f"Resuming {path} at step {saved.step:,}.")
         return _run(plan, arena, folder, view, history, interrupts, began, discard=False, base=saved.path)
-
-
-def load(path: str | Path) -> Policy:
-    """The policy of a run, from its last good checkpoint. Starts nothing, needs no environment."""
-    folder = RunFolder.open(Path(path), lock=False)
-    config, numbers = resolve_config(folder.read_config())
-    return Policy(ALGORITHMS[config.algo], numbers, spec_of(path), _vectors(path))
-
-
-def spec_of(path: str | Path) -> EnvSpec:
-    """What a run's environment is, as its card says."""
-    return _spec_from_card(RunFolder.open(Path(path), lock=False).read_card()["env"])
-
-
-def _vectors(path: str | Path) -> dict[str, Tensor]:
-    """The weights of a run's last good checkpoint, by network."""
-    saved = checkpoint.latest(Path(path), lambda _: None)
-    if saved is None:
-        raise PasselError(f"{path} has no checkpoint yet. Wait for the first, or train longer.")
-    return {
-        name.split("/")[1]: tensor
-        for name, tensor in saved.groups["parameters"].items()
-        if name.startswith("sync/") and name.endswith("/vector")
-    }
-
-
-def evaluate(
-    path: str | Path,
-    *,
-    episodes: int = 100,
-    seed: int | None = None,
-    env: Env | None = None,
-    sample: bool = False,
-    progress: Callable[[int], bool] = lambda _: True,
-) -> EvalResult:
-    """Play fresh episodes with the policy of a run, greedily or (`sample`) drawing actions as in training; in its own
-    environment, or in another (`env`) that looks the same and is played with as many actions.
-    """
-    policy = load(path)
-    config, _ = resolve_config(RunFolder.open(Path(path), lock=False).read_config())
-    fresh = derive(config.seed if seed is None else seed, "evaluation", -1 % 2**31)
-    if env is None and is_level_set(config.env):
-        levels = level_set(config.env)
-        each = max(1, episodes // len(levels.train))
-        found = play_levels(policy, levels, levels.train, each, fresh, sample=sample, progress=progress)
-        return summarise([episode for level in found.values() for episode in level])
-    there = config if env is None else dataclasses.replace(config, env=_name(env), backend="auto")
-    rules = env_args(there, learning=False)
-    if env is not None:
-        policy = policy.moved_to(describe(env, env_args=rules))
-    return summarise(
-        play(
-            policy,
-            env or config.env,
-            episodes,
-            fresh,
-            threads=usable_cores(),
-            env_args=rules,
-            sample=sample,
-            progress=progress,
-        )
-    )
-
-
-def evaluate_levels(
-    path: str | Path,
-    *,
-    episodes: int = 1,
-    seed: int | None = None,
-    sample: bool = False,
-    progress: Callable[[int], bool] = lambda _: True,
-) -> dict[str, Any]:
-    """Play `episodes` fresh episodes of every level of a run's set, greedily or drawing actions as in training; the
-    table, which levels.json then holds.
-    """
-    folder = RunFolder.open(Path(path), lock=False)
-    config, _ = resolve_config(folder.read_config())
-    if not is_level_set(config.env):
-        raise PasselError(f"{path} was trained on {config.env}, which is no set of levels. Use `passel eval {path}`.")
-    policy, levels = load(path), level_set(config.env)
-    parts = []
-    for before, role, names in (
-        (0, "evaluation", levels.train),
-        (len(levels.train) * episodes, "held-out", levels.held_out),
-    ):
-        fresh = derive(config.seed if seed is None else seed, role, -1 % 2**31)
-
-        def tell(ended: int, before: int = before) -> bool:
-            return progress(before + ended)
-
-        parts.append(play_levels(policy, levels, names, episodes, fresh, sample=sample, progress=tell))
-    table = level_table(levels, *parts) | {"actions": "drawn" if sample else "greedy"}
-    folder.write_levels(table)
-    return table
-
-
-def film(
-    path: str | Path, *, episodes: int = 10, seed: int = 0, env: Callable[[], gym.Env[Any, Any]] | None = None
-) -> list[VideoFile]:
-    """Film the best, the median and the worst of `episodes` greedy episodes, into the run's folder."""
-    policy = load(path)
-    folder = RunFolder.open(Path(path), lock=False)
-    config, _ = resolve_config(folder.read_config())
-    if env is None and is_served(config.env):
-        raise PasselError(f"{config.env} is served, and a server sends no pictures to film. Film where it runs.")
-
-    if env is None and is_level_set(config.env):
-        raise PasselError(
-            f"{config.env} is a set of levels, which cannot be filmed as one. Look at `passel levels {path}`."
-        )
-
-    def make() -> gym.Env[Any, Any]:
-        return env() if env else make_filmed(config.env, policy.spec.backend, env_args(config, learning=False))
-
-    seeds = range(seed, seed + episodes)
-    return record_episodes(make, lambda obs: np.asarray(policy.act(obs)), seeds, folder.videos, episodes)
 
 
 def make_plan(
@@ -400,10 +279,6 @@ def _make_arena(plan: Plan, view: View) -> Arena:
     return Arena(specs, shared=plan.config.place == "processes")
 
 
-def _name(env: Env) -> str:
-    return env if isinstance(env, str) else getattr(env, "__name__", type(env).__name__)
-
-
 def _check_solvable(said: Mapping[str, Any], plan: Plan) -> None:
     if said.get("until_solved") and plan.config.solved_at is None and plan.spec.reward_threshold is None:
         raise PasselError(f"{plan.spec.id} does not say when it is solved. Give --solved-at a mean return.")
@@ -440,15 +315,3 @@ def _level_facts(plan: Plan, parts: Parts) -> dict[str, Any]:
         "weights": [parts.weight(rank) for rank in range(plan.workers)],
         "step_us": dict(parts.costs),
     }
-
-
-def _spec_from_card(facts: Mapping[str, Any]) -> EnvSpec:
-    known = {f.name: facts[f.name] for f in dataclasses.fields(EnvSpec) if f.name in facts}
-    known |= {"obs_shape": tuple(facts["obs_shape"]), "obs_dtype": np.dtype(facts["obs_dtype"])}
-    if known.get("reference_scores") is not None:
-        known["reference_scores"] = tuple(known["reference_scores"])
-    for name in ("bounds", "action_bounds"):
-        if known.get(name) is not None:
-            low, high = known[name]
-            known[name] = tuple(low), tuple(high)
-    return EnvSpec(**known)

@@ -305,7 +305,7 @@ def _closing(run: Run) -> int:
 def _eval(said: argparse.Namespace, began: float) -> int:
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-    from passel import api
+    from passel import trained
     from passel.envs import describe
     from passel.envs.atari_protocol import is_atari
 
@@ -318,10 +318,10 @@ def _eval(said: argparse.Namespace, began: float) -> int:
             return True
 
         asked = {"episodes": said.episodes, "seed": said.seed, "sample": said.sample, "env": said.env}
-        result = api.evaluate(said.run, **asked, progress=show)
+        result = trained.evaluate(said.run, **asked, progress=show)
     spread = f"± {result.std:.1f} (from {result.min:.1f} to {result.max:.1f})"
     how = "" if said.sample else "greedy "
-    spec = api.spec_of(said.run) if said.env is None else describe(said.env) if is_atari(said.env) else None
+    spec = trained.spec_of(said.run) if said.env is None else describe(said.env) if is_atari(said.env) else None
     human = None if spec is None else spec.human_normalised(result.mean)
     share = "" if human is None else f", {human:.1%} of human"
     print(f"{result.episodes} {how}episodes: {result.mean:.1f} {spread}{share}")
@@ -329,9 +329,9 @@ def _eval(said: argparse.Namespace, began: float) -> int:
 
 
 def _video(said: argparse.Namespace, began: float) -> int:
-    from passel import api
+    from passel import trained
 
-    for film in api.film(said.run, episodes=said.episodes, seed=said.seed):
+    for film in trained.film(said.run, episodes=said.episodes, seed=said.seed):
         print(f"{film.path}  {film.rank}: score {film.score:.1f}, {film.length} steps")
     return 0
 
@@ -397,7 +397,7 @@ def _serve_env(arguments: Sequence[str]) -> NoReturn:
 def _levels(said: argparse.Namespace, began: float) -> int:
     from rich.console import Console
 
-    from passel import api
+    from passel import trained
     from passel.run.folder import RunFolder
     from passel.view.levels import print_levels
     from passel.view.plot import plot_levels
@@ -405,7 +405,7 @@ def _levels(said: argparse.Namespace, began: float) -> int:
     found = RunFolder.open(said.run, lock=False).read_levels()
     if found is None or said.episodes is not None or said.seed is not None or said.sample:
         episodes = 1 if said.episodes is None else said.episodes
-        found = api.evaluate_levels(said.run, episodes=episodes, seed=said.seed, sample=said.sample)
+        found = trained.evaluate_levels(said.run, episodes=episodes, seed=said.seed, sample=said.sample)
     print_levels(found, Console())
     print(plot_levels(found, said.run / "levels.png"))
     return 0

@@ -16,6 +16,7 @@ from passel.evaluation import play_levels, summarise
 from passel.run.files import json_text, replace_file
 from passel.run.folder import RunFolder
 from passel.streams import derive
+from passel.trained import load
 from passel.types import PasselError
 
 EPISODES = 20  # of an evaluation
@@ -54,7 +55,7 @@ def transfer(
     folder = out or run / f"transfer-{re.sub(r'[^A-Za-z0-9.]+', '-', chosen)}"
     if folder.exists():
         raise PasselError(f"{folder} exists. Remove it, or use another --out.")
-    policy, seed = api.load(run), derive(int(config["seed"]), "transfer")
+    policy, seed = load(run), derive(int(config["seed"]), "transfer")
     before = {
         how: vars(summarise(play_levels(policy, levels, [chosen], EPISODES, seed, sample=sample)[chosen]))
         for how, sample in (("greedy", False), ("drawn", True))

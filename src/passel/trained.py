@@ -1,0 +1,162 @@
+"""What a run leaves behind and what can be done with it: load its policy, let it play, film it. Nothing is learnt."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from torch import Tensor
+
+from passel.algos import ALGORITHMS
+from passel.envs.level_sets import level_set
+from passel.envs.levels import is_level_set
+from passel.envs.make import describe, is_served, make_filmed
+from passel.evaluation import level_table, play, play_levels, summarise
+from passel.place.budget import usable_cores
+from passel.place.env_args import env_args
+from passel.policy import Policy
+from passel.recipes.resolve import resolve_config
+from passel.run import checkpoint
+from passel.run.folder import RunFolder
+from passel.run.summary import EvalResult
+from passel.streams import derive
+from passel.types import EnvSpec, PasselError
+from passel.view.video import VideoFile, record_episodes
+
+Env = str | Callable[[], gym.Env[Any, Any]]
+
+
+def load(path: str | Path) -> Policy:
+    """The policy of a run, from its last good checkpoint. Starts nothing, needs no environment."""
+    folder = RunFolder.open(Path(path), lock=False)
+    config, numbers = resolve_config(folder.read_config())
+    return Policy(ALGORITHMS[config.algo], numbers, spec_of(path), weights_of(path))
+
+
+def spec_of(path: str | Path) -> EnvSpec:
+    """What a run's environment is, as its card says."""
+    return _spec_from_card(RunFolder.open(Path(path), lock=False).read_card()["env"])
+
+
+def weights_of(path: str | Path) -> dict[str, Tensor]:
+    """The weights of a run's last good checkpoint, by network."""
+    saved = checkpoint.latest(Path(path), lambda _: None)
+    if saved is None:
+        raise PasselError(f"{path} has no checkpoint yet. Wait for the first, or train longer.")
+    return {
+        name.split("/")[1]: tensor
+        for name, tensor in saved.groups["parameters"].items()
+        if name.startswith("sync/") and name.endswith("/vector")
+    }
+
+
+def evaluate(
+    path: str | Path,
+    *,
+    episodes: int = 100,
+    seed: int | None = None,
+    env: Env | None = None,
+    sample: bool = False,
+    progress: Callable[[int], bool] = lambda _: True,
+) -> EvalResult:
+    """Play fresh episodes with the policy of a run, greedily or (`sample`) drawing actions as in training; in its own
+    environment, or in another (`env`) that looks the same and is played with as many actions.
+    """
+    policy = load(path)
+    config, _ = resolve_config(RunFolder.open(Path(path), lock=False).read_config())
+    fresh = derive(config.seed if seed is None else seed, "evaluation", -1 % 2**31)
+    if env is None and is_level_set(config.env):
+        levels = level_set(config.env)
+        each = max(1, episodes // len(levels.train))
+        found = play_levels(policy, levels, levels.train, each, fresh, sample=sample, progress=progress)
+        return summarise([episode for level in found.values() for episode in level])
+    there = config if env is None else dataclasses.replace(config, env=name_of(env), backend="auto")
+    rules = env_args(there, learning=False)
+    if env is not None:
+        policy = policy.moved_to(describe(env, env_args=rules))
+    return summarise(
+        play(
+            policy,
+            env or config.env,
+            episodes,
+            fresh,
+            threads=usable_cores(),
+            env_args=rules,
+            sample=sample,
+            progress=progress,
+        )
+    )
+
+
+def evaluate_levels(
+    path: str | Path,
+    *,
+    episodes: int = 1,
+    seed: int | None = None,
+    sample: bool = False,
+    progress: Callable[[int], bool] = lambda _: True,
+) -> dict[str, Any]:
+    """Play `episodes` fresh episodes of every level of a run's set, greedily or drawing actions as in training; the
+    table, which levels.json then holds.
+    """
+    folder = RunFolder.open(Path(path), lock=False)
+    config, _ = resolve_config(folder.read_config())
+    if not is_level_set(config.env):
+        raise PasselError(f"{path} was trained on {config.env}, which is no set of levels. Use `passel eval {path}`.")
+    policy, levels = load(path), level_set(config.env)
+    parts = []
+    for before, role, names in (
+        (0, "evaluation", levels.train),
+        (len(levels.train) * episodes, "held-out", levels.held_out),
+    ):
+        fresh = derive(config.seed if seed is None else seed, role, -1 % 2**31)
+
+        def tell(ended: int, before: int = before) -> bool:
+            return progress(before + ended)
+
+        parts.append(play_levels(policy, levels, names, episodes, fresh, sample=sample, progress=tell))
+    table = level_table(levels, *parts) | {"actions": "drawn" if sample else "greedy"}
+    folder.write_levels(table)
+    return table
+
+
+def film(
+    path: str | Path, *, episodes: int = 10, seed: int = 0, env: Callable[[], gym.Env[Any, Any]] | None = None
+) -> list[VideoFile]:
+    """Film the best, the median and the worst of `episodes` greedy episodes, into the run's folder."""
+    policy = load(path)
+    folder = RunFolder.open(Path(path), lock=False)
+    config, _ = resolve_config(folder.read_config())
+    if env is None and is_served(config.env):
+        raise PasselError(f"{config.env} is served, and a server sends no pictures to film. Film where it runs.")
+
+    if env is None and is_level_set(config.env):
+        raise PasselError(
+            f"{config.env} is a set of levels, which cannot be filmed as one. Look at `passel levels {path}`."
+        )
+
+    def make() -> gym.Env[Any, Any]:
+        return env() if env else make_filmed(config.env, policy.spec.backend, env_args(config, learning=False))
+
+    seeds = range(seed, seed + episodes)
+    return record_episodes(make, lambda obs: np.asarray(policy.act(obs)), seeds, folder.videos, episodes)
+
+
+def name_of(env: Env) -> str:
+    return env if isinstance(env, str) else getattr(env, "__name__", type(env).__name__)
+
+
+def _spec_from_card(facts: Mapping[str, Any]) -> EnvSpec:
+    known = {f.name: facts[f.name] for f in dataclasses.fields(EnvSpec) if f.name in facts}
+    known |= {"obs_shape": tuple(facts["obs_shape"]), "obs_dtype": np.dtype(facts["obs_dtype"])}
+    if known.get("reference_scores") is not None:
+        known["reference_scores"] = tuple(known["reference_scores"])
+    for name in ("bounds", "action_bounds"):
+        if known.get(name) is not None:
+            low, high = known[name]
+            known[name] = tuple(low), tuple(high)
+    return EnvSpec(**known)

@@ -76,6 +76,16 @@ class TestLayers:
         config, numbers = resolve_config({"n-step": 5, "eval-episodes": 7})
         assert (numbers.n_step, config.eval_episodes) == (5, 7)
 
+    def test_a_preset_may_be_another_under_one_scheme(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setitem(presets.PRESETS, ("dqn", "CartPole-v1"), {"lr": 0.5, "gamma": 0.5})
+        monkeypatch.setitem(presets.UNDER, ("dqn", "CartPole-v1", "gossip"), {"lr": 0.25, "steps": 1234})
+        config, numbers = resolve_config({"env": "CartPole-v1", "sync": "gossip"})
+        assert (numbers.lr, numbers.gamma, config.steps) == (0.25, 0.5, 1234)
+        config, numbers = resolve_config({"env": "CartPole-v1", "sync": "locked"})
+        assert (numbers.lr, config.steps) == (0.5, presets.DEFAULT_STEPS)
+        _, numbers = resolve_config({"env": "CartPole-v1", "sync": "gossip", "lr": 0.125})
+        assert numbers.lr == 0.125
+
     def test_a_preset_stands_between_the_defaults_and_what_was_said(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setitem(presets.PRESETS, ("dqn", "CartPole-v1"), {"lr": 0.5, "steps": 1234, "gamma": 0.5})
         config, numbers = resolve_config({"env": "CartPole-v1", "lr": 0.25})

@@ -39,7 +39,8 @@ def resolve_config(*layers: Mapping[str, Any]) -> tuple[RunConfig, Any]:
     if algo not in ALGORITHMS:
         raise PasselError(f"there is no --algo {algo}. Choose from {', '.join(ALGORITHMS)}.")
     numbers_class = ALGORITHMS[algo].Config
-    known = _usual_scheme(algo, said) | _usual_envs(algo) | preset(algo, said.get("env", RunConfig.env))
+    known = _usual_scheme(algo, said) | _usual_envs(algo)
+    known |= preset(algo, said.get("env", RunConfig.env), said.get("sync"))
     known |= {**named.settings, "algo": algo} if named else {}
     config, rest = resolve(RunConfig, known, said, known=[f.name for f in dataclasses.fields(numbers_class)])
     numbers, _ = resolve(numbers_class, rest)

@@ -365,6 +365,7 @@ def test_in_processes_a_cell_runs(cell: dict[str, Any], tmp_path: Path) -> None:
     assert run.summary.workers == cell["workers"]
     assert run.summary.eval is not None
     assert sum(run.shares.values()) == pytest.approx(1, abs=0.01)
+    assert not {"model", "dream"} & set(run.shares), "nobody dreams here"
 
 
 @pytest.mark.parametrize("cell", REFUSED, ids=str)

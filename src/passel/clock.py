@@ -5,7 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 
-STAGES = ("env", "act", "store", "sample", "learn", "apply", "copy", "wait", "idle", "model", "dream")
+#: What only dreamers spend time on: not worth a word where nobody dreams.
+DREAMING = ("model", "dream")
+STAGES = ("env", "act", "store", "sample", "learn", "apply", "copy", "wait", "idle", *DREAMING)
 
 
 class Clock:

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from passel.arena import Arena
-from passel.clock import STAGES
+from passel.clock import DREAMING, STAGES
 from passel.evaluation import EvaluationStoppedError, level_table, play, play_levels, summarise
 from passel.interrupts import Interrupts
 from passel.place.base import Placement, WorkerDiedError
@@ -413,8 +413,9 @@ class Supervisor:
 
 
 def _shares(seconds: Any) -> dict[str, float]:
-    total = float(seconds.sum())
-    return {stage: float(s) / total for stage, s in zip(STAGES, seconds, strict=True)} if total > 0 else {}
+    total, by_stage = float(seconds.sum()), zip(STAGES, seconds, strict=True)
+    spent = {stage: float(s) for stage, s in by_stage if s > 0 or stage not in DREAMING}
+    return {stage: s / total for stage, s in spent.items()} if total > 0 else {}
 
 
 def grouped(tensors: Mapping[str, Tensor]) -> dict[str, dict[str, Tensor]]:

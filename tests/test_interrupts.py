@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import signal
+import time
 from contextlib import suppress
 
 import pytest
 
-from passel.interrupts import Interrupts
+from passel.interrupts import ECHO, Interrupts
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -18,9 +19,28 @@ def test_the_first_asks_and_the_second_ends(number: signal.Signals) -> None:
         signal.raise_signal(number)
         assert interrupts.requested == number
         interrupts.insist()  # it was heard
+        time.sleep(1.1 * ECHO)
         with pytest.raises(KeyboardInterrupt):
             signal.raise_signal(number)
     assert signal.getsignal(number) is before
+
+
+def test_an_echo_of_the_first_is_no_second() -> None:
+    """`timeout -s INT` signals its child, and then the group that the child is in."""
+    with Interrupts() as interrupts:
+        interrupts.polite = True
+        for number in (signal.SIGINT, signal.SIGINT, signal.SIGTERM):
+            signal.raise_signal(number)
+        assert interrupts.requested == signal.SIGINT
+        interrupts.insist()
+
+
+def test_before_it_is_polite_there_are_no_echoes() -> None:
+    with Interrupts(signal.SIGINT) as interrupts:
+        for _ in range(2):
+            with pytest.raises(KeyboardInterrupt):
+                signal.raise_signal(signal.SIGINT)
+        assert interrupts.requested is None
 
 
 def test_only_the_signals_that_are_given() -> None:

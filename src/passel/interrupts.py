@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import signal
 import threading
+import time
 from types import FrameType
 from typing import Any, Self
+
+#: Seconds after the first in which another is its echo: whoever runs us (`timeout`, a shell, a scheduler) may signal
+#: both us and our group. Nobody presses a key twice as fast in earnest.
+ECHO = 0.3
 
 
 class Interrupts:
     """While entered, SIGINT and SIGTERM (or the signals that are given) raise KeyboardInterrupt. Once `polite`, the
-    first sets `requested` instead, and only a second one raises.
+    first sets `requested` instead, and only a second one that is no echo raises.
 
     Python forgets an exception that is raised while it clears an object away or calls a weak reference's callback, of
     which there are many while modules are imported. So every interrupt is noted, and `insist` raises one that was lost;
@@ -21,6 +26,7 @@ class Interrupts:
         self._signals = signals or (signal.SIGINT, signal.SIGTERM)
         self.polite = False
         self.requested: int | None = None
+        self._requested_at = 0.0
         self._raised = False
         self._before: dict[int, Any] = {}
 
@@ -40,10 +46,12 @@ class Interrupts:
             raise KeyboardInterrupt
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
-        if not self.polite or self.requested is not None:
+        now = time.monotonic()
+        if self.polite and self.requested is None:
+            self.requested, self._requested_at = number, now
+        elif self.requested is None or now - self._requested_at > ECHO:
             self._raised = True
             raise KeyboardInterrupt
-        self.requested = number
 
     def __exit__(self, *_: object) -> None:
         for number, handler in self._before.items():

@@ -27,6 +27,7 @@ from harness import (
     summary,
     until,
 )
+from passel.interrupts import ECHO
 from passel.types import Report
 from passel.view.terminal import QuietView
 
@@ -241,22 +242,23 @@ class TestCtrlC:
 class Impatient(QuietView):
     """A view that presses Ctrl-C, as often as it is told to, when it sees the first update."""
 
-    def __init__(self, times: int) -> None:
-        self.times = times
+    def __init__(self, times: int, pause: float) -> None:
+        self.times, self.pause = times, pause
 
     def report(self, report: Report) -> None:
         while report.updates and self.times:
             self.times -= 1
             signal.raise_signal(signal.SIGINT)
+            time.sleep(self.pause)
 
 
 class TestCtrlCInOneProcess:
     """The inline placement, and whoever calls passel.train from a notebook."""
 
-    def train(self, tmp_path: Path, times: int) -> passel.Run:
+    def train(self, tmp_path: Path, times: int, pause: float = 1.1 * ECHO) -> passel.Run:
         return passel.train(
             "CartPole-v1",
-            view=Impatient(times),
+            view=Impatient(times, pause),
             backend="gymnasium",
             place="inline",
             workers=2,
@@ -277,6 +279,11 @@ class TestCtrlCInOneProcess:
         assert newest(run.path).step == run.summary.steps
         assert_whole(run.path)
         assert signal.getsignal(signal.SIGINT) is before
+
+    def test_an_echo_loses_nothing(self, tmp_path: Path) -> None:
+        run = self.train(tmp_path, times=2, pause=0)
+        assert run.summary.status == "stopped"
+        assert newest(run.path).step == run.summary.steps
 
     def test_twice(self, tmp_path: Path) -> None:
         before = signal.getsignal(signal.SIGINT)

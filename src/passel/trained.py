@@ -12,6 +12,7 @@ import numpy as np
 from torch import Tensor
 
 from passel.algos import ALGORITHMS
+from passel.config import RunConfig
 from passel.envs.level_sets import level_set
 from passel.envs.levels import is_level_set
 from passel.envs.make import describe, is_served, make_filmed
@@ -32,8 +33,7 @@ Env = str | Callable[[], gym.Env[Any, Any]]
 
 def load(path: str | Path) -> Policy:
     """The policy of a run, from its last good checkpoint. Starts nothing, needs no environment."""
-    folder = RunFolder.open(Path(path), lock=False)
-    config, numbers = resolve_config(folder.read_config())
+    _, config, numbers = _opened(path)
     return Policy(ALGORITHMS[config.algo], numbers, spec_of(path), weights_of(path))
 
 
@@ -67,7 +67,7 @@ def evaluate(
     environment, or in another (`env`) that looks the same and is played with as many actions.
     """
     policy = load(path)
-    config, _ = resolve_config(RunFolder.open(Path(path), lock=False).read_config())
+    _, config, _ = _opened(path)
     fresh = derive(config.seed if seed is None else seed, "evaluation", -1 % 2**31)
     if env is None and is_level_set(config.env):
         levels = level_set(config.env)
@@ -103,8 +103,7 @@ def evaluate_levels(
     """Play `episodes` fresh episodes of every level of a run's set, greedily or drawing actions as in training; the
     table, which levels.json then holds.
     """
-    folder = RunFolder.open(Path(path), lock=False)
-    config, _ = resolve_config(folder.read_config())
+    folder, config, _ = _opened(path)
     if not is_level_set(config.env):
         raise PasselError(f"{path} was trained on {config.env}, which is no set of levels. Use `passel eval {path}`.")
     policy, levels = load(path), level_set(config.env)
@@ -129,8 +128,7 @@ def film(
 ) -> list[VideoFile]:
     """Film the best, the median and the worst of `episodes` greedy episodes, into the run's folder."""
     policy = load(path)
-    folder = RunFolder.open(Path(path), lock=False)
-    config, _ = resolve_config(folder.read_config())
+    folder, config, _ = _opened(path)
     if env is None and is_served(config.env):
         raise PasselError(f"{config.env} is served, and a server sends no pictures to film. Film where it runs.")
 
@@ -148,6 +146,12 @@ def film(
 
 def name_of(env: Env) -> str:
     return env if isinstance(env, str) else getattr(env, "__name__", type(env).__name__)
+
+
+def _opened(path: str | Path) -> tuple[RunFolder, RunConfig, Any]:
+    """A run's folder, what the run was told, and its algorithm's numbers."""
+    folder = RunFolder.open(Path(path), lock=False)
+    return folder, *resolve_config(folder.read_config())
 
 
 def _spec_from_card(facts: Mapping[str, Any]) -> EnvSpec:

@@ -163,3 +163,23 @@ def test_stop_after_a_failed_start_does_not_raise() -> None:
         placement.start()
     placement.stop()
     placement.stop()
+
+
+@pytest.mark.parametrize("sync", ["allreduce", "proximal"])
+def test_who_updates_together_also_acts_between_the_same_updates(sync: str) -> None:
+    """Each spends other rows on resets than the other; what they are owed, and so when they act, is the same."""
+    plan = small_plan(
+        sync=sync, workers=2, envs=4, env="CartPole-v1", backend="envpool", updates_per_step=1.0, steps=10_000
+    )
+    arena = new_arena(plan)
+    placement = Inline(plan, arena)
+    placement.start()
+    placement.resume()
+    apart = 0
+    for _ in range(400):
+        placement.advance(0.0)
+        first, second = (float(arena[f"worker/{rank}/experience/credit"]) for rank in range(2))
+        assert first == second
+        apart += len(set(placement.board.column("steps").tolist())) > 1
+    placement.stop()
+    assert apart, "no reset told the two apart: this proves nothing"

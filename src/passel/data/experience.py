@@ -76,6 +76,8 @@ class ReplayExperience:
             experience.feedback(batch, td_abs)
 
     `credit` is how many updates are owed. It is kept in a tensor, as is everything that a resumed run must find again.
+    Learners who make every update together (`in_step`) should act between the same two: who acts makes the others wait.
+    So theirs counts the rows that were spent on a reset too, of which each has its own, and stays the same for all.
     With `stacks`, references to frames walk through the n-step windows and the memory's rows in place of observations.
     """
 
@@ -95,11 +97,12 @@ class ReplayExperience:
         warmup: int,
         beta: Callable[[int], float] | None = None,
         stacks: Stacks | None = None,
+        in_step: bool = False,
     ) -> None:
         self._credit = cells(tensors["credit"].numpy().reshape(1))
         self._nstep, self._memory, self._rng = nstep, memory, rng
         self._batch, self._updates_per_step, self._warmup = batch, updates_per_step, warmup
-        self._beta, self._stacks = beta, stacks
+        self._beta, self._stacks, self._in_step = beta, stacks, in_step
         self._ahead: list[Batch] = []
 
     def push(self, obs: Array, actions: Ints, step: Step, steps_so_far: int) -> int:
@@ -111,7 +114,7 @@ class ReplayExperience:
             self._memory.add(transitions)
         real = int(np.count_nonzero(step.real))
         if steps_so_far >= self._warmup and len(self._memory) >= self._batch:
-            self._credit[0] += real * self._updates_per_step
+            self._credit[0] += (len(step.real) if self._in_step else real) * self._updates_per_step
         return real
 
     def due(self) -> bool:

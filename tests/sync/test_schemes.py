@@ -50,6 +50,18 @@ def test_push_returns_the_loss_and_version_counts_updates(name: str) -> None:
     assert sync.costs.staleness == 0
 
 
+@pytest.mark.parametrize("name", [name for name, scheme in SCHEMES.items() if scheme.collective])
+def test_to_work_out_what_all_have_told_is_not_waiting(name: str) -> None:
+    team = Team(name, partial(Weights, 100_000))
+    sync = team.syncs[0]
+    for _ in range(3):
+        sync.pull()
+        sync.push(total(sync))
+    sync.pull()
+    assert sync.costs.wait == 0
+    assert sync.costs.apply > 0
+
+
 @every_scheme
 def test_the_learning_rate_of_the_moment_is_used(name: str) -> None:
     team = Team(name, partial(Weights, 4), settings=SyncSettings(OptimiserSettings("sgd", lr=99.0)))

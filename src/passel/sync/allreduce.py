@@ -23,14 +23,14 @@ from passel.sync.optimiser import make_optimiser
 
 class Mean(ABC):
     """The mean of one vector a learner, and of one number that goes along at its end: `start` offers mine, `finish`
-    waits for everybody's and returns the mean.
+    waits for everybody's and returns the mean, and the seconds waited.
     """
 
     @abstractmethod
     def start(self, mine: Tensor, number: float) -> None: ...
 
     @abstractmethod
-    def finish(self) -> Tensor: ...
+    def finish(self) -> tuple[Tensor, float]: ...
 
 
 class ArenaMean(Mean):
@@ -50,11 +50,11 @@ class ArenaMean(Mean):
         row[-1] = number
         self._offered[self._rank] += 1
 
-    def finish(self) -> Tensor:
+    def finish(self) -> tuple[Tensor, float]:
         mine = int(self._offered[self._rank])
-        patiently(lambda: bool(self._offered.min() >= mine), "the other learners' gradients")
+        waited = patiently(lambda: bool(self._offered.min() >= mine), "the other learners' gradients")
         torch.mean(self._rows[(mine - 1) % 2], dim=0, out=self._mean)
-        return self._mean
+        return self._mean, waited
 
 
 class DistributedMean(Mean):
@@ -79,11 +79,12 @@ class DistributedMean(Mean):
         offer = torch.cat([mine, mine.new_tensor([number])])
         self._pending = self._distributed.all_reduce(offer, async_op=True), offer
 
-    def finish(self) -> Tensor:
+    def finish(self) -> tuple[Tensor, float]:
         assert self._pending is not None, "finish() follows start()"
         work, total = self._pending
+        start = time.perf_counter()
         work.wait()
-        return total.div_(self._workers)
+        return total.div_(self._workers), time.perf_counter() - start
 
 
 class AllReduceSync(Sync):
@@ -118,20 +119,21 @@ class AllReduceSync(Sync):
     def pull(self) -> None:
         if self._pushes[self._rank] > self._applied:
             start = time.perf_counter()
-            offers = self._mean.finish()
+            offers, waited = self._mean.finish()
             mean, self._agreed = offers[:-1], float(offers[-1])
-            waited = time.perf_counter()
             self.clip(mean)
             self._optimiser.step(float(self._lr[self._applied % 2]), mean)
             self._applied += 1
-            self.costs.wait += waited - start
-            self.costs.apply += time.perf_counter() - waited
+            self.costs.wait += waited
+            self.costs.apply += time.perf_counter() - start - waited
         self.version = self._applied
 
     def send(self) -> None:
         if self._rank == 0:
             self._lr[int(self._pushes[0]) % 2] = self.lr
+        start = time.perf_counter()
         self._mean.start(self.flat.grads, self.told)
+        self.costs.copy += time.perf_counter() - start
         self._pushes[self._rank] += 1
 
 

@@ -382,13 +382,21 @@ class TestFiles:
         assert read_toml(run.path / "config.toml") == written
 
 
+@pytest.mark.parametrize(("learners", "scheme"), [(1, "solo"), (2, "allreduce")])
+@pytest.mark.parametrize("env", ["CartPole-v1", "ALE/Breakout-v5"])
+def test_learners_apart_share_by_allreduce_where_there_are_several(env: str, learners: int, scheme: str) -> None:
+    config, _ = resolve_config({"algo": "impala", "env": env, "learners": learners})
+    assert config.sync == scheme
+
+
 class TestRecipes:
     @pytest.mark.parametrize("name", RECIPES)
     def test_every_recipe_resolves_to_its_numbers(self, name: str) -> None:
         config, numbers = resolve_config({"recipe": name, "env": "ALE/Breakout-v5"})
         merged = dataclasses.asdict(config) | dataclasses.asdict(numbers)
-        expected = {key: tuple(v) if isinstance(v, list) else v for key, v in RECIPES[name].settings.items()}
-        assert {key: merged[key] for key in expected} == expected
+        usual = {f.name: f.default for f in dataclasses.fields(type(numbers))}
+        expected = usual | {key: tuple(v) if isinstance(v, list) else v for key, v in RECIPES[name].settings.items()}
+        assert {key: merged[key] for key in expected} == expected, "no number of a preset is left"
         assert (config.algo, config.recipe) == (RECIPES[name].algo, name)
 
     def test_what_the_user_says_comes_first(self) -> None:

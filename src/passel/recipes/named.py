@@ -1,6 +1,7 @@
 """Systems that have a name in the literature, with its numbers, and the scores that were published for them.
 
-A recipe stands between a preset and what the user says: `passel train --recipe rainbow-lite --env ALE/Pong-v5`.
+A recipe takes a preset's place, and what the user says comes first: `passel train --recipe rainbow-lite --env
+ALE/Pong-v5`. What it does not name is as the algorithm's defaults have it.
 Periods are the papers' agent steps divided by four: passel counts updates, of which there is one for four steps.
 """
 

@@ -271,7 +271,6 @@ ATARI: dict[str, dict[str, Any]] = {
     "a3c": {"hidden": [512], "envs": 8, "lr": 2.5e-4, "eval_episodes": 10, "steps": 10_000_000},
     "impala": {
         "hidden": [512],
-        "sync": "solo",
         "envs": 16,
         "optimizer": "adam",
         "lr": 4e-4,
@@ -282,7 +281,6 @@ ATARI: dict[str, dict[str, Any]] = {
     },
     "apex": {
         "hidden": [512],
-        "sync": "solo",
         "envs": 16,
         "batch": 32,
         "samples_per_insert": 8.0,

@@ -40,8 +40,10 @@ def resolve_config(*layers: Mapping[str, Any]) -> tuple[RunConfig, Any]:
         raise PasselError(f"there is no --algo {algo}. Choose from {', '.join(ALGORITHMS)}.")
     numbers_class = ALGORITHMS[algo].Config
     known = _usual_scheme(algo, said) | _usual_envs(algo)
-    known |= preset(algo, said.get("env", RunConfig.env), said.get("sync"))
-    known |= {**named.settings, "algo": algo} if named else {}
+    if named:
+        known |= {**named.settings, "algo": algo}
+    else:
+        known |= preset(algo, said.get("env", RunConfig.env), said.get("sync"))
     config, rest = resolve(RunConfig, known, said, known=[f.name for f in dataclasses.fields(numbers_class)])
     numbers, _ = resolve(numbers_class, rest)
     config = dataclasses.replace(

@@ -101,6 +101,8 @@ class Sync(ABC):
         self.costs = Costs()
         #: What my gradients are multiplied with: other than 1 where a mean over learners should count some for more.
         self.weight = 1.0
+        #: The learning rates of all the local steps that an exchange sums up; 0 where there are none.
+        self.local_lr = 0.0
 
     @property
     def agreed(self) -> float:
@@ -273,6 +275,7 @@ class LocalSteps(Sync):
         self._count += 1
         if int(self._count) % self.settings.every == 0:
             torch.sub(self._base, self.flat.values, out=self.flat.grads)
+            self.outer.local_lr = self.settings.every * self.lr
             self.outer.send()
         else:
             self._tensors["vector"].copy_(self.flat.values)

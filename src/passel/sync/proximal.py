@@ -114,7 +114,7 @@ class ProximalSync(Sync):
 
     def _shrink(self, vector: Tensor) -> None:
         if self.settings.l1:
-            vector.copy_(torch.nn.functional.softshrink(vector, self.lr * self.settings.l1))
+            vector.copy_(torch.nn.functional.softshrink(vector, (self.local_lr or self.lr) * self.settings.l1))
 
     def send(self) -> None:
         self.clip(self.flat.grads)

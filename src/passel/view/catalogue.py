@@ -9,7 +9,7 @@ from passel.algos import ALGORITHMS
 from passel.envs.level_sets import SUMMARIES
 from passel.place.refusals import PLACEMENTS, why_not
 from passel.recipes.named import RECIPES
-from passel.recipes.presets import PRESETS
+from passel.recipes.presets import ATARI, PRESETS
 from passel.sync import SCHEMES
 
 
@@ -22,7 +22,7 @@ def print_catalogue(console: Console | None = None) -> None:
         ("placements (--place)", PLACEMENTS),
         ("sets of levels (--env levels:...)", SUMMARIES),
         ("presets", presets()),
-        ("recipes (--recipe)", {name: recipe.summary for name, recipe in RECIPES.items()}),
+        ("recipes (--recipe)", recipes()),
     ):
         console.print(f"[bold]{title}[/bold]")
         grid = Table.grid(padding=(0, 2))
@@ -33,7 +33,8 @@ def print_catalogue(console: Console | None = None) -> None:
     apart = " and ".join(name for name, algorithm in ALGORITHMS.items() if algorithm.apart)
     console.print("[bold]what goes with what[/bold] (every algorithm; dqn, apex and dyna where actions are discrete)")
     console.print(f"Of {apart} read learners for workers: the others only act.", highlight=False)
-    console.print("Several workers of dyna share by no scheme in which all take part in every update.", highlight=False)
+    dreamt = ", ".join(sync for sync in SCHEMES if why_not(sync, "processes", 2, algo="dyna") is None)
+    console.print(f"Several workers of dyna share by {dreamt} only.", highlight=False)
     table = Table(box=None, pad_edge=False, padding=(0, 2))
     table.add_column("")
     for place in PLACEMENTS:
@@ -57,4 +58,13 @@ def presets() -> dict[str, str]:
     algorithms: dict[str, list[str]] = {}
     for algo, env in PRESETS:
         algorithms.setdefault(env, []).append(algo)
-    return {env: f"tuned settings for --algo {', '.join(names)}" for env, names in algorithms.items()}
+    known = {env: f"tuned settings for --algo {', '.join(names)}" for env, names in algorithms.items()}
+    return known | {"ALE/...": f"settings for every Atari game for --algo {', '.join(ATARI)}"}
+
+
+def recipes() -> dict[str, str]:
+    """What each is, and what its paper reached."""
+    return {
+        name: f"{recipe.summary}; published: {recipe.published:g} on Breakout ({recipe.source})"
+        for name, recipe in RECIPES.items()
+    }

@@ -133,7 +133,7 @@ class ReplayDiet(Diet):
             warmup=numbers.warmup,
             beta=self._beta if numbers.prioritized else None,
             stacks=self._stacks(arena, own, rank, memory),
-            in_step=self.plan.workers > 1 and any(scheme.collective for scheme in self.plan.schemes.values()),
+            in_step=self.plan.workers > 1 and next(iter(self.plan.schemes.values())).collective,
         )
 
     def interrupt(self, own: Tensors) -> None:

@@ -49,7 +49,7 @@ format: $(INSTALLED) ## Mend style where that can be done without thinking.
 	@$(BIN)/ruff check --fix --quiet . || true
 	@$(BIN)/ruff format .
 
-bench: $(INSTALLED) $(PEERS_INSTALLED) $(addprefix bench-,$(BENCHES)) ## Measure everything that is published again (about an hour; leave the machine alone).
+bench: $(INSTALLED) $(PEERS_INSTALLED) $(addprefix bench-,$(BENCHES)) ## Measure everything that is published again (about three hours; leave the machine alone).
 
 bench-%: $(INSTALLED) ## Measure one thing: make bench-dqn_speed.
 	@$(BIN)/python bench/$*.py $(if $(filter $*,$(WITH_PEERS)),--peers-python $(PEERS)/bin/python) $(ARGS)

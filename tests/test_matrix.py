@@ -61,6 +61,21 @@ def test_the_matrix_is_whole() -> None:
     assert {cell[1:4] for cell in REFUSED} == {("solo", place, 2) for place in PLACEMENTS}
 
 
+@pytest.mark.parametrize("switches", list(product((False, True), repeat=4)), ids=str)
+@pytest.mark.parametrize("sync", SCHEMES)
+def test_the_switches_of_dqn_are_independent_under_every_scheme(sync: str, switches: tuple[bool, ...]) -> None:
+    double, dueling, distributional, prioritized = switches
+    changes = {"double": double, "dueling": dueling, "distributional": distributional, "prioritized": prioritized}
+    n_step = 1 if double == dueling else 3
+    plan = small_plan(sync=sync, workers=1 if sync == "solo" else 2, n_step=n_step, steps=150, **changes)
+    arena = new_arena(plan)
+    before = arena["sync/q/vector"].clone()
+    run_over(plan, arena)
+    assert (Board(arena.below("board")).column("updates") > 5).all()
+    assert not torch.equal(arena["sync/q/vector"], before)
+    assert torch.isfinite(arena["sync/q/vector"]).all()
+
+
 @pytest.mark.parametrize("cell", INLINE, ids=str)
 def test_inline_every_cell_runs(cell: tuple[str, str, str, int, str, bool]) -> None:
     plan = small_plan(**settings(cell))

@@ -47,7 +47,7 @@ class DQNConfig:
     hidden: tuple[int, ...] = option((128, 128), "Widths of the hidden layers.")
     scale_obs: bool = option(False, "Bring observations from between their bounds to [-1, 1], where these are known.")
     precision: Literal["float32", "bfloat16"] = option(
-        "float32", "What convolutions multiply in; bfloat16 is twice as fast on processors that have it, and rounds."
+        "float32", "What convolutions multiply in; bfloat16 is faster on processors that have it, and rounds."
     )
     lr: float = option(1e-3, "Learning rate.")
     lr_end: float | None = option(None, "Learning rate in the end, reached in a straight line; none: constant.")

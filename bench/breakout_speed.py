@@ -103,6 +103,14 @@ def told(result: dict[str, Any]) -> str:
     return f"{result['steps_per_second']:,.0f} steps/s, {result['updates_per_second']:,.1f} updates/s"
 
 
+def where_time_went(name: str, result: dict[str, Any]) -> list[list[str]]:
+    """Of everybody together where all do the same, else of each."""
+    workers = result["workers"]
+    if all(worker.startswith("worker") for worker in workers):
+        return [[name, shares(result["shares"])]]
+    return [[f"{name}, {worker}", shares(found)] for worker, found in workers.items()]
+
+
 def main() -> None:
     options = parser(__doc__, peers=True)
     options.add_argument("--repeats", type=int, default=3, help="Rounds (default 3).")
@@ -155,7 +163,7 @@ def main() -> None:
     for one, other, target in (row for row in TARGETS if row[0] in rounds and row[1] in rounds):
         found = [a / b for a, b in zip(speeds(one), speeds(other), strict=True)]
         ratios.append([f"{one} / {other}", *(f"{r:.2f}" for r in (*found, middle(found))), f"{target:g}"])
-    where = [[name, shares(rounds[name][-1]["shares"])] for name in mine]
+    where = [row for name in mine for row in where_time_went(name, rounds[name][-1])]
     peers = ", ".join(f"{name} {version}" for name, version in card["peers"].items())
     told_of = f"Peers: {peers}; 8 environments, 2 threads. " if peers else ""
     sections = [
@@ -164,7 +172,8 @@ def main() -> None:
         "process tree, each page once; the peers' DQN keeps 20,000 transitions, passel's what its preset says.",
         table(["steps/s", *each, "median", "updates a step", "MB at most"], rows),
         table(["times as fast", *each, "median", "target"], ratios),
-        "## Where the time went\n\nParts of all workers' time, in the last round.",
+        "## Where the time went\n\nParts of all workers' time, in the last round; where actors and learners are apart, "
+        "of each one's.",
         table(["", "shares"], where),
     ]
     name = "breakout_dqn" if said.dqn else "breakout_speed"

@@ -67,13 +67,18 @@ def measure(settings: Mapping[str, Any], warm: float, seconds: float) -> dict[st
         raise SystemExit("the run ended before the window did")
     first, last = window.reports[0], window.reports[-1]
     gone = last.seconds - first.seconds
+    since = window.reports[1:]
     return {
         "seconds": gone,
         "steps_per_second": (last.steps - first.steps) / gone,
         "updates_per_second": (last.updates - first.updates) / gone,
         "staleness": last.staleness,
         "peak_mb": run.summary.peak_rss_mb,
-        "shares": mean_shares([report.shares for report in window.reports[1:]]),
+        "shares": mean_shares([report.shares for report in since]),
+        "workers": {
+            row.name: mean_shares([report.workers[rank].shares for report in since])
+            for rank, row in enumerate(last.workers)
+        },
         "settings": dict(settings),
     }
 

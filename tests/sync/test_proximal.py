@@ -166,14 +166,14 @@ def test_l1_shrinks_a_learner_alone_as_well() -> None:
 
 
 def test_l1_shrinks_by_the_rates_of_all_local_steps_together() -> None:
-    settings = SyncSettings(OptimiserSettings("sgd", lr=0.5), l1=0.25, every=2)
+    settings = SyncSettings(OptimiserSettings("sgd", lr=0.25), l1=0.25, every=2)
     team = Team("proximal", partial(Weights, 3), 1, settings)
     team.tensors["vector"].copy_(torch.tensor([1.0, 0.1, -1.0]))
     sync = team.syncs[0]
     for _ in range(2):
         sync.pull()
         sync.push(0 * total(sync))
-    assert team.vector.tolist() == [0.75, 0.0, -0.75]
+    assert team.vector.tolist() == [0.875, 0.0, -0.875]
 
 
 def test_the_optimiser_s_step_is_what_is_corrected_and_combined() -> None:

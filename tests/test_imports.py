@@ -14,13 +14,14 @@ SOURCE = Path(passel.__file__).parent
 FILES = sorted(SOURCE.rglob("*.py"))
 
 #: Below everything: nouns and tools without a room of their own.
-GROUND = {"types", "arena", "config", "clock", "streams"}
+GROUND = {"types", "arena", "config", "clock", "streams", "reading"}
 
 #: Who may import whom, beside itself. A name is a room (a folder) or a file at the top of the package.
 ARROWS: dict[str, set[str]] = {
     "types": set(),
     "arena": {"types"},
-    "config": {"types"},
+    "reading": set(),
+    "config": {"types", "reading"},
     "clock": set(),
     "streams": {"arena"},
     "interrupts": set(),
@@ -32,8 +33,8 @@ ARROWS: dict[str, set[str]] = {
     "sync": {"nets", "arena", "types"},
     "actor": {"envs", "algos", "clock", "types"},
     "learner": {"algos", "data", "sync", "clock", "types"},
-    "run": {"types", "arena"},
-    "view": {"types", "run"},
+    "run": {"types", "arena", "reading"},
+    "view": {"types", "run", "reading"},
     "testing": {"types"},
     "place": {"actor", "learner", "algos", "envs", "data", "sync", "nets", "maths", "run", *GROUND},
     "recipes": {"algos", "envs", "place", *GROUND},
@@ -57,6 +58,7 @@ ARROWS: dict[str, set[str]] = {
     },
     "trained": {"algos", "envs", "evaluation", "place", "policy", "recipes", "run", "view", *GROUND},
     "cli": {
+        "reading",
         "algos",
         "api",
         "config",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import shutil
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -33,7 +32,7 @@ from passel.policy import Policy
 from passel.recipes.resolve import resolve_config
 from passel.run import checkpoint
 from passel.run.card import machine_card
-from passel.run.folder import RunFolder, default_name
+from passel.run.folder import RunFolder, check_out, default_name
 from passel.run.summary import Summary
 from passel.supervisor import History, Supervisor
 from passel.trained import Env, load, name_of, spec_of, weights_of
@@ -72,18 +71,24 @@ def train(env: Env | None = None, *, view: View | None = None, began: float | No
     if said.get("start_from"):
         said = inherited(said["start_from"], said)
     config, numbers = resolve_config(said)
+    if config.out:
+        check_out(Path(config.out))
     target: Env = config.env if env is None or isinstance(env, str) else env
     plan = make_plan(config, numbers, target)
     _check_solvable(said, plan)
     view = view or make_view(quiet=config.quiet)
-    path = Path(config.out or default_name(as_dict(config)))
+    path = Path(config.out) if config.out else default_name(as_dict(config))
     arena = _make_arena(plan, view)
     plan.prepare(arena)
     if config.start_from:
         _begin_from(config.start_from, plan, arena)
-    with RunFolder.create(path, as_dict(config, numbers), _card(plan, arena)) as folder, Interrupts() as interrupts:
+    made = {"provisional": True, "numbered": not config.out}
+    with (
+        Interrupts() as interrupts,
+        RunFolder.create(path, as_dict(config, numbers), _card(plan, arena), **made) as folder,
+    ):
         folder.event("started", workers=plan.workers)
-        return _run(plan, arena, folder, view, History(), interrupts, began, discard=True)
+        return _run(plan, arena, folder, view, History(), interrupts, began)
 
 
 def inherited(path: str | Path, said: Mapping[str, Any]) -> dict[str, Any]:
@@ -162,7 +167,7 @@ def resume(
         folder.truncate_metrics(saved.step, history.seconds)
         folder.event("resumed", steps=saved.step, checkpoint=saved.path.name)
         view.message(f"Resuming {path} at step {saved.step:,}.")
-        return _run(plan, arena, folder, view, history, interrupts, began, discard=False, base=saved.path)
+        return _run(plan, arena, folder, view, history, interrupts, began, saved.path)
 
 
 def make_plan(
@@ -231,10 +236,9 @@ def _run(
     history: History,
     interrupts: Interrupts,
     began: float,
-    *,
-    discard: bool,
     base: Path | None = None,
 ) -> Run:
+    """Start the workers and watch them. A folder that is provisional is kept from the moment they have started."""
     config = plan.config
     plan.start(arena)
     placement = PLACEMENTS[config.place](plan, arena)
@@ -247,12 +251,9 @@ def _run(
             placement.start()
             interrupts.insist()
         except BaseException:
-            # Nothing was learnt, so nothing is worth keeping: the disk is left as it was found.
             placement.stop()
-            if discard:
-                folder.close()
-                shutil.rmtree(folder.path)
             raise
+        folder.keep()
         interrupts.polite = True
         supervisor = Supervisor(plan, arena, placement, folder, view, history, interrupts, began, base)
         summary = supervisor.run()

@@ -20,6 +20,17 @@ class PasselError(Exception):
     """A mistake with a cause and a cure: the command line prints it alone, without a traceback, and exits with 2."""
 
 
+def printable(text: object, longest: int = 300) -> str:
+    """Text from a file or a server on one line, safe to print: what is not printable is escaped, as `repr` does, and a
+    text of more than `longest` characters is cut.
+
+    Control characters reach a terminal as commands, and direction marks reorder the line around them.
+    """
+    words = str(text)
+    shown = words if len(words) <= longest else words[:longest] + "..."
+    return "".join(char if char.isprintable() else repr(char)[1:-1] for char in shown)
+
+
 @dataclass(frozen=True)
 class EnvSpec:
     """What an environment is, as far as an agent must know before it starts."""

@@ -14,7 +14,7 @@ SOURCE = Path(passel.__file__).parent
 FILES = sorted(SOURCE.rglob("*.py"))
 
 #: Below everything: nouns and tools without a room of their own.
-GROUND = {"types", "arena", "config", "clock", "streams"}
+GROUND = {"types", "arena", "config", "clock", "streams", "reading"}
 
 #: Who may import whom, beside itself. A name is a room (a folder) or a file at the top of the package.
 ARROWS: dict[str, set[str]] = {
@@ -22,14 +22,15 @@ ARROWS: dict[str, set[str]] = {
     "arena": {"types"},
     "config": {"types"},
     "clock": set(),
+    "reading": set(),
     "streams": {"arena"},
     "interrupts": set(),
     "maths": set(),
     "nets": {"maths"},
     "algos": {"maths", "nets", "types", "arena", "config"},
-    "envs": {"types", "arena"},
+    "envs": {"types", "arena", "reading"},
     "data": {"types", "arena"},
-    "sync": {"nets", "arena", "types"},
+    "sync": {"nets", "arena", "types", "reading"},
     "actor": {"envs", "algos", "clock", "types"},
     "learner": {"algos", "data", "sync", "clock", "types"},
     "run": {"types", "arena"},
@@ -53,9 +54,11 @@ ARROWS: dict[str, set[str]] = {
         "interrupts",
         "supervisor",
         "trained",
+        "trust",
         *GROUND,
     },
-    "trained": {"algos", "envs", "evaluation", "place", "policy", "recipes", "run", "view", *GROUND},
+    "trust": {"envs", "run", *GROUND},
+    "trained": {"trust", "algos", "envs", "evaluation", "place", "policy", "recipes", "run", "view", *GROUND},
     "cli": {
         "algos",
         "api",
@@ -63,14 +66,16 @@ ARROWS: dict[str, set[str]] = {
         "envs",
         "interrupts",
         "place",
+        "reading",
         "run",
         "study",
         "trained",
+        "trust",
         "types",
         "view",
         "__init__",
     },
-    "study": {"api", "envs", "evaluation", "run", "streams", "trained", "types"},
+    "study": {"api", "envs", "evaluation", "run", "streams", "trained", "trust", "types"},
     "__init__": {"api", "policy", "run", "trained", "types"},
     "__main__": {"cli"},
 }

@@ -5,7 +5,6 @@ How strongly two that talk pull at each other is `mixing.py`; what carries the t
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cached_property
@@ -13,6 +12,7 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any
 
+from passel.reading import CONFIG_LIMIT, from_toml, read_regular
 from passel.types import PasselError
 
 Edge = tuple[int, int]
@@ -137,12 +137,12 @@ def read_graph(path: Path, learners: int) -> Graph:
 
 def _edges(path: Path) -> list[Edge]:
     try:
-        content = tomllib.loads(path.read_text())
+        content = from_toml(read_regular(path, CONFIG_LIMIT, follow=True))
     except OSError as error:
         raise PasselError(
             f"--topology {path} cannot be read ({error.strerror}). Give it the path of a TOML file: {FORMAT}."
         ) from None
-    except ValueError as error:  # of TOML, or of what is no text at all
+    except ValueError as error:
         raise PasselError(f"{path} is not valid TOML: {error}. It should say {FORMAT}.") from None
     edges = content.get("edges")
     if not isinstance(edges, list) or not all(map(_is_edge, edges)):

@@ -15,7 +15,8 @@ import torch
 
 from passel.arena import Spec, Tensors, cells
 from passel.clock import STAGES, Clock
-from passel.types import Episode
+from passel.data.ring import fence
+from passel.types import Bools, Episode
 
 EPISODES = 4096  # finished episodes that a worker may be ahead of whoever reads them
 
@@ -50,6 +51,7 @@ class Board:
             "state": Spec((workers,), torch.int64, keep=False),
             "asked": Spec((1,), torch.int64, keep=False),
             "rested": Spec((workers,), torch.int64, keep=False),
+            "woken": Spec((workers,), torch.int64, keep=False),
             "counters": Spec((workers, len(COLUMNS) + SCALARS), torch.float64),
             "episodes": Spec((workers, EPISODES, 2), torch.float64, keep=False),
         }
@@ -59,6 +61,8 @@ class Board:
         self.states = tensors["state"].numpy()
         self._asked = cells(tensors["asked"].numpy())
         self.rested = tensors["rested"].numpy()
+        self._rested = cells(self.rested)
+        self.woken = tensors["woken"].numpy()
         self.servers = tensors["servers"].numpy()
         self.counters = tensors["counters"].numpy()
         self._episodes = tensors["episodes"].numpy()
@@ -83,6 +87,29 @@ class Board:
     def ask_for_rest(self) -> None:
         self._asked[0] += 1
         self.command = Command.WAIT
+
+    def wake(self, rank: int) -> int:
+        """Worker `rank` is about to leave its rest; returns what its cell of `rested` held. `woken` counts this first:
+        a watcher that finds all workers at rest and no count changed knows that they were so at the same moment.
+        """
+        before = int(self._rested[rank])
+        self.woken[rank] += 1
+        fence()
+        self._rested[rank] = 0
+        fence()
+        return before
+
+    def at_rest(self) -> Bools:
+        """Which workers have come to rest since the last `ask_for_rest`, all at the same moment.
+
+        A worker that another waits for leaves its rest for one more update. Cells that are read one after the other
+        would then show each worker at rest, though never all of them at once.
+        """
+        before = self.woken.copy()
+        fence()
+        rested: Bools = self.rested == self.asked
+        fence()
+        return rested & (self.woken == before)
 
     @property
     def running(self) -> bool:

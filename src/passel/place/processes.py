@@ -116,7 +116,7 @@ class Processes(Placement):
 
     def pause(self) -> None:
         self.board.ask_for_rest()
-        self._wait_until(lambda: self.board.rested == self.board.asked, PAUSE_PATIENCE, "come to rest")
+        self._wait_until(self.board.at_rest, PAUSE_PATIENCE, "come to rest")
         self.plan.settle(self.arena)
 
     def _wait_until(self, done: Callable[[], Bools], patience: float, what: str) -> None:
@@ -220,6 +220,12 @@ def _take_turns(plan: Plan, arena: Arena, links: Links, rank: int) -> None:
                 board.rested[rank] = asked
             time.sleep(0.001)
             worker.idle()
+        elif board.rested[rank]:
+            # The first turn after a rest, and perhaps during a pause, because another learner waits for this one.
+            # The watcher must see that before anything moves, above all before the offer that lets the other rest.
+            before = board.wake(rank)
+            if worker.resting:  # the update was made without this worker: nothing has moved since it came to rest
+                board.rested[rank] = before
         else:
             board.states[rank] = State.RUNNING
             if not worker.turn():

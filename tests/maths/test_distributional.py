@@ -108,3 +108,17 @@ def test_shapes_are_checked() -> None:
         categorical_projection(p, one, one, z[:4])
     with pytest.raises(ValueError, match="expected"):
         weighted_kl_and_slope(p, p[:, :4])
+
+
+def test_a_divergence_is_never_negative_though_float32_rounds_below_zero() -> None:
+    """Where the prediction is the target, half of the sums round below 0, and a priority must not be negative."""
+    rng = np.random.default_rng(0)
+    logits = rng.standard_normal((4096, 51), np.float32) * 3
+    shifted = logits - logits.max(axis=1, keepdims=True)
+    log_p = shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True))
+    target = np.exp(log_p)
+    assert ((target * (np.log(target) - log_p)).sum(axis=1) < 0).any(), "the case that the clamp is for"
+    loss, _, divergence = weighted_kl_and_slope(logits, target)
+    assert (divergence >= 0).all()
+    assert 0 <= loss < 1e-6
+    assert weighted_kl_and_slope(logits, target, np.ones(4096, np.float32))[0] >= 0

@@ -17,6 +17,7 @@ from passel.maths.policy_gradient import (
     log_softmax,
     normalised,
     policy_gradient_and_slope,
+    shares,
     value_loss_and_slope,
 )
 from passel.testing import oracles
@@ -189,3 +190,30 @@ def test_shapes_that_would_broadcast_are_refused() -> None:
         clipped_surrogate_and_slope(**{**made, "advantage": made["advantage"][:, None]}, clip=0.2, entropy_bonus=0.0)
     with pytest.raises(ValueError, match="shape"):
         gae(np.ones((3, 2)), np.ones((3, 2)), np.ones((3, 1)), np.ones(2), 0.9)
+
+
+def test_where_no_row_counts_losses_and_slopes_are_zero() -> None:
+    """A minibatch may hold nothing but rows that were spent on resets."""
+    rng = np.random.default_rng(0)
+    logits, action = rng.standard_normal((5, 3), np.float32), rng.integers(0, 3, 5)
+    advantage, logp, value = rng.standard_normal((3, 5), np.float32)
+    none = np.zeros(5, np.float32)
+    assert (normalised(1e35 * advantage, none) == 0).all()
+    assert (normalised(advantage, none, np.array([0, 0, 1, 1, 1])) == 0).all()
+    plain = policy_gradient_and_slope(logits, action, advantage, none, 0.01)
+    clipped = clipped_surrogate_and_slope(logits, action, advantage, logp, none, 0.2, 0.01)
+    for said in (plain, clipped):
+        assert (said.value, said.entropy, said.kl, said.clipped) == (0, 0, 0, 0)
+        assert (said.slope == 0).all()
+    for clip in (None, 0.1):
+        loss, slope = value_loss_and_slope(value, advantage, none, logp, clip)
+        assert loss == 0
+        assert (slope == 0).all()
+
+
+@given(seeds, st.integers(1, 9))
+def test_where_any_row_counts_the_shares_are_the_plain_quotient_to_the_bit(seed: int, size: int) -> None:
+    rng = np.random.default_rng(seed)
+    weight = (rng.random(size) < 0.5).astype(np.float32)
+    weight[0] = 1
+    np.testing.assert_array_equal(shares(weight), weight / weight.sum())

@@ -77,7 +77,7 @@ class Impala(ActorCritic):
             weight = batch.weight.ravel()
             rows = Minibatch(batch.obs, action, advantage, target, batch.logp.ravel(), values, weight)
             lesson = self.lesson(logits, rows, progress)
-            kl = float((weight * (np.expm1(moved) - moved)).sum() / weight.sum())
+            kl = float((weight * (np.expm1(moved) - moved)).sum() / max(weight.sum(), 1))
             self._told = [lesson.entropy, float(values.mean()), float(said.rho.mean()), kl]
             return (lesson.value, lesson.slope), value_loss_and_slope(values, target, weight)
 

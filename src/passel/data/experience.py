@@ -22,6 +22,7 @@ class Experience(Protocol):
 
     def push(self, obs: Array, actions: Array, step: Step, steps_so_far: int) -> int: ...
     def due(self) -> bool: ...
+    def unlearnt(self) -> bool: ...
     def batch(self, steps_so_far: int) -> Any: ...
     def feedback(self, batch: Any, td_abs: Floats | None) -> None: ...
     def abandon(self) -> None: ...
@@ -45,6 +46,9 @@ class Outlet(Protocol):
     lag: Lag | None
 
     def due(self) -> bool: ...
+    def unlearnt(self) -> bool:
+        """Whether experience is complete and would never be learnt from if the run ended here."""
+
     def batch(self, steps_so_far: int) -> Any: ...
     def feedback(self, batch: Any, td_abs: Floats | None) -> None: ...
     def abandon(self) -> None: ...
@@ -60,6 +64,7 @@ class Passage:
         self._inlet, self._outlet = inlet, outlet
         self.push, self.due, self.batch = inlet.push, outlet.due, outlet.batch
         self.feedback, self.abandon, self.scalars = outlet.feedback, outlet.abandon, outlet.scalars
+        self.unlearnt = outlet.unlearnt
 
     def park(self) -> None:
         self._inlet.park()
@@ -119,6 +124,10 @@ class ReplayExperience:
 
     def due(self) -> bool:
         return bool(self._credit[0] >= 1)
+
+    def unlearnt(self) -> bool:
+        """No: the memory keeps what it holds, and the credit what is owed."""
+        return False
 
     def batch(self, steps_so_far: int) -> Batch:
         """The next batch. Uniform ones are drawn together, as many as are owed: one gather serves them all.

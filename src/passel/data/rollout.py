@@ -163,6 +163,10 @@ class RolloutExperience:
     def due(self) -> bool:
         return bool(self._counts[0] == self._horizon)
 
+    def unlearnt(self) -> bool:
+        """Whether a whole rollout has parts left: the next one would be collected by a policy that lacks them."""
+        return self.due()
+
     def batch(self, steps_so_far: int) -> Minibatch:
         """The next part; with the last one of the last epoch the rollout is forgotten."""
         part = self._counts[1]

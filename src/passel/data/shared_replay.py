@@ -111,6 +111,10 @@ class ReplayOutlet:
     def due(self) -> bool:
         return self._limiter.may_sample()
 
+    def unlearnt(self) -> bool:
+        """No: the memory keeps what it holds, and the limiter what is owed."""
+        return False
+
     def batch(self, steps_so_far: int) -> Batch:
         self._limiter.sampled()
         return self._memory.sample(self._batch, self._rng, self._beta(steps_so_far))

@@ -112,17 +112,29 @@ class SlotReader:
     """A learner's side: the oldest slots of its actors, some at a time, each once.
 
     `version` is how many updates the parameters have seen that learn; `lag` is how many more that is than those that
-    acted had seen. Runs in: each learner.
+    acted had seen. `together` are the readers of the other learners, where an update needs them all.
+    Runs in: each learner.
     """
 
-    def __init__(self, actors: Sequence[Mapping[str, Tensor]], version: Callable[[], int], *, batch: int) -> None:
+    def __init__(
+        self,
+        actors: Sequence[Mapping[str, Tensor]],
+        version: Callable[[], int],
+        *,
+        batch: int,
+        together: Sequence[SlotReader] = (),
+    ) -> None:
         self._actors = [_Queue(tensors) for tensors in actors]
-        self._version, self._batch = version, batch
+        self._version, self._batch, self._together = version, batch, together
         self.lag: Lag | None
         self.lag = self._lag = Lag()
 
     def due(self) -> bool:
         return sum(actor.waiting for actor in self._actors) >= self._batch
+
+    def unlearnt(self) -> bool:
+        """Whether whole rollouts wait for an update that no learner would have to collect another rollout for."""
+        return self.due() and all(reader.due() for reader in self._together)
 
     def batch(self, steps_so_far: int) -> Rollouts:
         """The next `batch` slots, copied: they may be filled again while they are learnt from."""

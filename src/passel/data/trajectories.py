@@ -185,6 +185,10 @@ class TrajectoryExperience:
     def due(self) -> bool:
         return bool(self._counts[0] >= self._horizon)
 
+    def unlearnt(self) -> bool:
+        """Whether a lesson has updates left."""
+        return self.due()
+
     def batch(self, steps_so_far: int) -> Recollection:
         made = self._counts[1]
         if made in (0, self._critic_updates):

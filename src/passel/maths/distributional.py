@@ -61,7 +61,8 @@ def weighted_kl_and_slope(logits: Floats, target: Floats, weight: Floats | None 
     check_shapes("B N", logits, target)
     log_p = log_softmax(logits)
     surprise = target * (np.log(np.maximum(target, np.finfo(np.float32).tiny)) - log_p)
-    divergence: Floats = surprise.sum(axis=1)
+    # A divergence is never negative; in float32 the sum rounds below 0 where p is close to m.
+    divergence: Floats = np.maximum(surprise.sum(axis=1), 0)
     slope = (np.exp(log_p) - target) / np.float32(len(target))
     if weight is None:
         return float(divergence.mean()), slope, divergence

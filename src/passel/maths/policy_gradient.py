@@ -20,6 +20,7 @@ __all__ = [
     "log_softmax",
     "normalised",
     "policy_gradient_and_slope",
+    "shares",
     "value_loss_and_slope",
 ]
 
@@ -40,6 +41,15 @@ def gae(reward: Floats, discount: Floats, value: Floats, last_value: Floats, lam
         advantage[t] = after = delta + discount[t] * lam * after
         next_value = value[t]
     return advantage
+
+
+def shares(weight: Floats) -> Floats:
+    """What each row counts in a weighted mean, weight_i / sum_j weight_j; 0 for all rows where no row counts.
+
+    A minibatch may hold nothing but rows that a back-end spent on resets: its losses and its gradient are 0.
+    """
+    share: Floats = weight / np.maximum(weight.sum(), np.finfo(np.float32).tiny)
+    return share
 
 
 @dataclass(frozen=True)
@@ -66,7 +76,7 @@ def policy_gradient_and_slope(
     """
     check_shapes("B", advantage, weight)
     policy = head(logits)
-    share = weight / weight.sum()
+    share = shares(weight)
     entropy = float((share * policy.entropy()).sum())
     slope = policy.slope(action, share * advantage, share * entropy_bonus)
     gained = float((share * advantage * policy.logp(action)).sum())
@@ -93,7 +103,7 @@ def clipped_surrogate_and_slope(
     """
     check_shapes("B", advantage, old_logp, weight)
     policy = head(logits)
-    share = weight / weight.sum()
+    share = shares(weight)
     moved = policy.logp(action) - old_logp
     ratio = np.exp(moved)
     surrogate = np.minimum(ratio * advantage, np.clip(ratio, 1 - clip, 1 + clip) * advantage)
@@ -120,7 +130,7 @@ def value_loss_and_slope(
     Without `clip` the second of the two is left out. Shapes: all [B].
     """
     check_shapes("B", value, target, weight)
-    share = weight / weight.sum()
+    share = shares(weight)
     error = value - target
     if clip is None or old_value is None:
         return float((share * error * error).sum() / 2), share * error
@@ -131,13 +141,18 @@ def value_loss_and_slope(
 
 
 def normalised(advantage: Floats, weight: Floats, group: Array | None = None) -> Floats:
-    """Advantages of zero mean and unit variance, over the rows that count; with `group`, over those of each group."""
+    """Advantages of zero mean and unit variance, over the rows that count; with `group`, over those of each group.
+
+    All are 0 where no row counts.
+    """
     if group is not None:
         result = np.empty_like(advantage)
         for rows in (group == each for each in np.unique(group)):
-            result[rows] = normalised(advantage[rows], weight[rows]) if weight[rows].any() else 0
+            result[rows] = normalised(advantage[rows], weight[rows])
         return result
-    share = weight / weight.sum()
+    if not weight.any():
+        return np.zeros_like(advantage)
+    share = shares(weight)
     mean = (share * advantage).sum()
     deviation = np.sqrt((share * (advantage - mean) ** 2).sum())
     scaled: Floats = ((advantage - mean) / (deviation + 1e-8)).astype(np.float32)

@@ -91,7 +91,9 @@ class Inline(Placement):
         self.board.command = Command.WAIT
         while awake := [worker for worker in self._workers if not worker.resting]:
             for worker in awake:
-                worker.turn()
+                # One that is ahead would wait for the others, who are behind and awake too.
+                if worker.behind or not worker.ahead:
+                    worker.turn()
         for worker in self._workers:
             worker.park()
         self.plan.settle(self.arena)

@@ -37,6 +37,11 @@ class Orders:
         return (not self.board.running or self.board.steps >= self.limit) and not self.behind
 
     @property
+    def finished(self) -> bool:
+        """Whether all workers together have taken the steps that were asked for."""
+        return self.board.steps >= self.limit
+
+    @property
     def behind(self) -> bool:
         """Whether another learner waits for this one's part in an update that needs them all."""
         return any(pushes.max() > pushes[place] for pushes, place in self._joint)

@@ -36,6 +36,10 @@ class Role(ABC):
     def park(self) -> None:
         """Come to rest: whatever a resumed run must find is in the arena when this returns."""
 
+    def unlearnt(self) -> bool:
+        """Whether experience is complete and would never be learnt from if the run ended here."""
+        return False
+
     @property
     def loss(self) -> float:
         return 0.0
@@ -83,6 +87,9 @@ class Both(Taught):
                 return True
         update(orders, self.learner)
         return True
+
+    def unlearnt(self) -> bool:
+        return self._experience.unlearnt()
 
     def park(self) -> None:
         self.learner.pull()
@@ -165,6 +172,9 @@ class Learning(Taught):
             self.learner.pull()
             self._settled = True
         return False
+
+    def unlearnt(self) -> bool:
+        return self._outlet.unlearnt()
 
     def park(self) -> None:
         self.learner.pull()

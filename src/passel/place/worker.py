@@ -52,7 +52,8 @@ class Worker:
 
     @property
     def resting(self) -> bool:
-        return self._orders.resting
+        """Whether to stand still. A run's last rollout is learnt from before it ends; at a pause, it can wait."""
+        return self._orders.resting and not (self._orders.finished and self.role.unlearnt())
 
     @property
     def behind(self) -> bool:

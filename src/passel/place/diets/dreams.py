@@ -82,7 +82,8 @@ class DreamDiet(ReplayDiet):
 
     def interrupt(self, own: Tensors) -> None:
         super().interrupt(own)
-        own["last"].zero_()  # what comes next follows nothing
+        if "last" in own:  # only the worker that acts has it
+            own["last"].zero_()  # what comes next follows nothing
 
     def waking(self, shop: Shop) -> Waking:
         """The side of the worker that acts."""

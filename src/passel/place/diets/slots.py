@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any, cast
 
 import numpy as np
@@ -42,8 +43,13 @@ class SlotDiet(ApartDiet):
         return SlotWriter(slots, mine, behaviour, version, gamma=numbers.gamma, reward_scale=numbers.reward_scale)
 
     def outlet(self, arena: Arena, rank: int, rng: np.random.Generator, lock: Any) -> Outlet:
+        collective = next(iter(self.plan.schemes.values())).collective
+        others = [other for other in self.plan.cast.learners if other != rank] if collective else []
+        return self._reader(arena, rank, [self._reader(arena, other) for other in others])
+
+    def _reader(self, arena: Arena, rank: int, together: Sequence[SlotReader] = ()) -> SlotReader:
         actors = [arena.below(f"slots/{actor}") for actor in self.plan.cast.actors_of(rank)]
-        return SlotReader(actors, self._newest(arena), batch=self.numbers.batch)
+        return SlotReader(actors, self._newest(arena), batch=self.numbers.batch, together=together)
 
     def interrupt(self, own: Tensors) -> None:
         """A rollout that is whole can still be learnt from; one that is not begins anew."""

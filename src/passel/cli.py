@@ -335,6 +335,8 @@ def _read_config(path: Path, flags: Mapping[str, Any], *, trust: bool) -> dict[s
     content = read_toml(path)
     if path.name == CONFIG and (path.parent / CARD).exists():
         content.pop("out", None)
+        if content.get("until_solved") is True:  # the default, which is written down also where nothing can be solved
+            del content["until_solved"]
         if "env" not in flags and "env" in content:
             trained.check_env(RunFolder.open(path.parent, lock=False), str(content["env"]), call="train", trust=trust)
     return content

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import multiprocessing
 import shutil
 import time
 from collections.abc import Mapping
@@ -75,6 +76,7 @@ def train(env: Env | None = None, *, view: View | None = None, began: float | No
     if said.get("start_from"):
         said = inherited(said["start_from"], said)
     config, numbers = resolve_config(said)
+    _check_may_start(config)
     target: Env = config.env if env is None or isinstance(env, str) else env
     plan = make_plan(config, numbers, target)
     _check_solvable(said, plan)
@@ -88,6 +90,15 @@ def train(env: Env | None = None, *, view: View | None = None, began: float | No
         _sign(folder, config, view)
         folder.event("started", workers=plan.workers)
         return _run(plan, arena, folder, view, History(), interrupts, began, discard=True)
+
+
+def _check_may_start(config: RunConfig) -> None:
+    """A daemonic process must have no children: Python would refuse in the middle of the start."""
+    if config.place != "inline" and multiprocessing.current_process().daemon:
+        raise PasselError(
+            f"--place {config.place} starts processes, which a daemonic process (a worker of multiprocessing.Pool) "
+            "must not. Use --place inline, or a concurrent.futures.ProcessPoolExecutor."
+        )
 
 
 def _sign(folder: RunFolder, config: RunConfig, view: View) -> None:
@@ -154,6 +165,7 @@ def resume(
         content |= {} if steps is None else {"steps": steps}
         content |= {} if until_solved is None else {"until_solved": until_solved}
         config, numbers = resolve_config(content)
+        _check_may_start(config)
         target = environment(folder, config, env, call="resume", trust=trust)
         if isinstance(target, str):
             config = dataclasses.replace(config, env=target)

@@ -31,8 +31,8 @@ class RunConfig:
 
     env: str = option(
         "LunarLander-v3",
-        "Environment: a Gymnasium id, package:Id-v0 to import the package first, a set of levels (levels:NAME) or the "
-        "address of a server (tcp://HOST:PORT).",
+        "Environment: a Gymnasium id, package:Id-v0 to import the package first, module:function for a function that "
+        "makes one, a set of levels (levels:NAME) or the address of a server (tcp://HOST:PORT).",
     )
     algo: str = option("dqn", "Algorithm.")
     recipe: str = option("", "A system from the literature, with its numbers: see passel list.")
@@ -56,7 +56,7 @@ class RunConfig:
     )
     until_solved: bool = option(True, "Stop when the environment is solved and a greedy evaluation confirms it.")
     solved_at: float | None = option(None, "Mean return that counts as solved; none: the environment's own threshold.")
-    eval_episodes: int = option(100, "Fresh greedy episodes of an evaluation.")
+    eval_episodes: int = option(100, "Fresh greedy episodes of an evaluation; 0: no evaluation, and so no solved.")
     envs: int = option(16, "Environments that each worker steps at once; with a list of levels, of each level.")
     backend: Literal["auto", "ale", "gymnasium", "envpool"] = option(
         "auto",

@@ -143,7 +143,8 @@ class Supervisor:
         self._show("checkpoint")
         self._placement.pause()
         self._history.seconds = self._seconds()
-        if status == "finished" and self._history.eval is None and self._evaluate() is None:
+        wanted = self._plan.config.eval_episodes > 0
+        if status == "finished" and wanted and self._history.eval is None and self._evaluate() is None:
             status = "stopped"
         if status == "finished" and self._history.solved_at_steps is not None:
             status = "solved"
@@ -250,6 +251,8 @@ class Supervisor:
     def _looks_solved(self) -> bool:
         """The mean of the last 100 training episodes reached the threshold, and no evaluation has just denied it."""
         if self.threshold is None or len(self._scores) < WINDOW or self._history.solved_at_steps is not None:
+            return False
+        if not self._plan.config.eval_episodes:
             return False
         mean = self._mean_return()
         return mean is not None and mean >= self.threshold and self._history.episodes >= self._history.next_evaluation

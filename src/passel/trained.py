@@ -37,7 +37,7 @@ CALLS = {
     "train": "Use passel.train(that_function, ...)",
     "resume": "Use passel.resume(path, env=that_function)",
     "evaluate": "Use passel.evaluate(path, env=that_function)",
-    "film": "Use passel.trained.film(path, env=that_function)",
+    "film": "Use passel.film(path, env=that_function)",
 }
 
 

@@ -184,7 +184,7 @@ def test_an_unknown_run_names_the_nearest(tmp_path: Path) -> None:
     with pytest.raises(PasselError) as caught:
         RunFolder.open(tmp_path / "CartPole-dqn-3w")
     assert str(caught.value) == (
-        f"there is no run {tmp_path / 'CartPole-dqn-3w'}. The nearest run is {tmp_path / 'CartPole-dqn-2w'}."
+        f'there is no run {tmp_path / "CartPole-dqn-3w"}. The nearest run is "{tmp_path / "CartPole-dqn-2w"}".'
     )
 
 

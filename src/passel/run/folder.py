@@ -193,7 +193,7 @@ def _suggestion(path: Path, folders: list[Path]) -> str:
         runs = [entry.parent.name for entry in folder.glob(f"*/{CONFIG}") if (entry.parent / CARD).is_file()]
         if runs:
             nearest = difflib.get_close_matches(path.name, sorted(runs), n=1, cutoff=0)[0]
-            return f"The nearest run is {folder / nearest}."
+            return f'The nearest run is "{folder / nearest}".'
     return f"There are no runs in {folders[-1]}: start one with `passel train`."
 
 

@@ -174,12 +174,13 @@ def as_fields(hints: Mapping[str, Any], content: object) -> dict[str, Any]:
 
 def _is_of(value: object, hint: Any) -> bool:
     kind, parts = typing.get_origin(hint), typing.get_args(hint)
+    if hint is Any:
+        return True
     if kind in (typing.Union, types.UnionType):
         return any(_is_of(value, part) for part in parts)
-    if kind is list:
-        return isinstance(value, list) and all(_is_of(item, parts[0]) for item in value)
-    if kind is dict:
-        return isinstance(value, dict) and all(_is_of(k, parts[0]) and _is_of(v, parts[1]) for k, v in value.items())
+    if kind in (list, dict):
+        items = list(value.values()) if isinstance(value, dict) else value  # keys of JSON are always text
+        return type(value) is kind and all(_is_of(item, parts[-1]) for item in typing.cast(list[object], items))
     if hint is float and type(value) in (int, float):
         return abs(typing.cast(float, value)) <= sys.float_info.max  # NaN is not
     return type(value) is hint and not (hint is int and abs(typing.cast(int, value)) > LARGEST)

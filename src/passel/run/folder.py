@@ -19,7 +19,7 @@ from passel.run import checkpoint
 from passel.run.files import ASIDE, json_text, plain, refuse_links, replace_file, sweep
 from passel.run.lines import JsonLines
 from passel.run.lock import NAME as LOCK
-from passel.run.lock import FolderLock
+from passel.run.lock import FolderLock, refuse_if_held
 from passel.run.summary import Summary
 from passel.types import PasselError, Report, printable
 
@@ -226,6 +226,7 @@ def check_out(path: Path) -> None:
     except OSError as error:
         raise PasselError(f"{path} cannot be made ({error.strerror}). Choose another --out.") from error
     if names & set(_SIGNS_OF_A_RUN):
+        refuse_if_held(path)
         raise PasselError(f"{path} already holds a run. Use `passel resume {path}`, or another --out.")
     foreign = sorted(name for name in names if not _is_left_behind(path / name))
     if foreign:

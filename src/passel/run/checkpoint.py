@@ -401,8 +401,9 @@ def _read_manifest(folder: Path) -> dict[str, Any]:
     """The manifest of a checkpoint, after its digest and the type of every field were checked."""
     path = folder / MANIFEST
     try:
-        text = read_regular(path, MANIFEST_LIMIT)
-        digest = read_regular(folder / DIGEST, 1000) if os.path.lexists(folder / DIGEST) else None
+        text = read_regular(path, MANIFEST_LIMIT, follow=False)
+        sealed = os.path.lexists(folder / DIGEST)
+        digest = read_regular(folder / DIGEST, 1000, follow=False) if sealed else None
         manifest = from_json(text)
     except FileNotFoundError as error:
         raise BrokenCheckpoint(f"{path} is missing") from error

@@ -9,6 +9,7 @@ import re
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
@@ -157,7 +158,7 @@ class RunFolder:
         self._metrics.keep(lambda row: row.get("steps", 0) <= after_step and row.get("seconds", 0) <= after_seconds)
 
     def read_config(self) -> dict[str, Any]:
-        content = _parsed(self.path / CONFIG, read_config)
+        content = _parsed(self.path / CONFIG, partial(read_config, follow=False))
         missing = [name for name in ("env", "algo") if name not in content]
         if missing:
             raise PasselError(f"{self.path / CONFIG} has no {missing[0]}. Mend it by hand or start a new run.")
@@ -242,7 +243,7 @@ def _is_left_behind(path: Path) -> bool:
         found = ASIDE.fullmatch(path.name)
         return found is not None and found["name"] in _NEEDED
     try:
-        return re.fullmatch(rb"([0-9]+ \S*\n)?", read_regular(path, 1000)) is not None
+        return re.fullmatch(rb"([0-9]+ \S*\n)?", read_regular(path, 1000, follow=False)) is not None
     except OSError:
         return False
 
@@ -313,7 +314,7 @@ def _document(path: Path) -> dict[str, Any]:
     """One JSON object whose texts can be shown and whose numbers fit into a machine word."""
 
     def read(path: Path) -> Any:
-        content = from_json(read_regular(path, DOCUMENT_LIMIT))
+        content = from_json(read_regular(path, DOCUMENT_LIMIT, follow=False))
         check_plain(content)
         return content
 

@@ -10,8 +10,10 @@ import contextlib
 import importlib
 import json
 import sys
+import tempfile
 import warnings
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
 import hypothesis
@@ -24,6 +26,14 @@ FLOORS = TESTS / "counts.json"
 # A deadline of milliseconds measures whoever else uses the machine; pytest-timeout guards against a real hang.
 hypothesis.settings.register_profile("passel", deadline=None)
 hypothesis.settings.load_profile("passel")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _settings_of_nobody() -> Iterator[None]:
+    """The key that signs runs is made below this folder, also by the commands that tests start, never in HOME."""
+    with tempfile.TemporaryDirectory(prefix="passel-config-") as folder, pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CONFIG_HOME", folder)
+        yield
 
 
 @pytest.fixture(scope="session", autouse=True)

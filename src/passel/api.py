@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import gymnasium as gym
 import numpy as np
 
 from passel.algos import ALGORITHMS
 from passel.arena import USABLE, Arena, free_memory, total_bytes
 from passel.config import RunConfig, as_dict
+from passel.envs.build import check_makes
 from passel.envs.level_sets import level_set
 from passel.envs.levels import is_level_set
 from passel.envs.make import describe
@@ -35,7 +35,8 @@ from passel.run.card import machine_card
 from passel.run.folder import RunFolder, check_out, default_name
 from passel.run.summary import Summary
 from passel.supervisor import History, Supervisor
-from passel.trained import Env, load, name_of, spec_of, weights_of
+from passel.trained import Env, environment, load, name_of, spec_of, weights_of
+from passel.trust import SIGNATURE, sign_or_tell
 from passel.types import EnvSpec, PasselError
 from passel.view.terminal import View, make_view
 
@@ -67,6 +68,8 @@ def train(env: Env | None = None, *, view: View | None = None, began: float | No
     anything that cannot be run.
     """
     began = time.perf_counter() if began is None else began
+    if env is not None:
+        check_makes(env)
     said = dict(settings) if env is None else {**settings, "env": name_of(env)}
     if said.get("start_from"):
         said = inherited(said["start_from"], said)
@@ -87,8 +90,17 @@ def train(env: Env | None = None, *, view: View | None = None, began: float | No
         Interrupts() as interrupts,
         RunFolder.create(path, as_dict(config, numbers), _card(plan, arena), **made) as folder,
     ):
+        _sign(folder, config, view)
         folder.event("started", workers=plan.workers)
         return _run(plan, arena, folder, view, History(), interrupts, began)
+
+
+def _sign(folder: RunFolder, config: RunConfig, view: View) -> None:
+    """Mark the run as this user's own, so that its environment is used again without a question."""
+    folder.note(SIGNATURE)
+    notice = sign_or_tell(folder.path, config.env)
+    if notice:
+        view.message(notice)
 
 
 def inherited(path: str | Path, said: Mapping[str, Any]) -> dict[str, Any]:
@@ -125,16 +137,18 @@ def _begin_from(path: str, plan: Plan, arena: Arena) -> None:
 
 def resume(
     path: str | Path,
-    env: Callable[[], gym.Env[Any, Any]] | None = None,
+    env: Env | None = None,
     *,
     steps: int | None = None,
     until_solved: bool | None = None,
+    trust: bool = False,
     view: View | None = None,
     quiet: bool = False,
 ) -> Run:
     """Continue a run from its last good checkpoint: counters, schedules, optimiser, memory and random streams.
 
-    `steps` is the new total. `env` is needed only if the run was started from a function.
+    `steps` is the new total. `env` is needed if the run was started from a function, or if another user's run asks for
+    a module or an address; `trust` stands for such a run as a whole, and makes it this user's own.
     """
     began = time.perf_counter()
     view = view or make_view(quiet=quiet)
@@ -146,6 +160,9 @@ def resume(
         content |= {} if steps is None else {"steps": steps}
         content |= {} if until_solved is None else {"until_solved": until_solved}
         config, numbers = resolve_config(content)
+        target = environment(folder, config, env, call="resume", trust=trust)
+        if isinstance(target, str):
+            config = dataclasses.replace(config, env=target)
         if saved.step >= config.steps:
             raise PasselError(
                 f"{path} has already taken {saved.step} of {config.steps} steps. Use --steps with a larger number."
@@ -159,7 +176,11 @@ def resume(
         history.resumed += 1
         history.eval = None
         held = folder.read_card().get("levels")
-        plan = make_plan(config, numbers, env or config.env, resumed=history.resumed, held=held)
+        plan = make_plan(config, numbers, target, resumed=history.resumed, held=held)
+        if env is not None:
+            load(path).moved_to(plan.spec)  # refuses another shape
+        if trust:
+            _sign(folder, config, view)
         arena = _make_arena(plan, view)
         arena.load({name: tensor for group in saved.groups.values() for name, tensor in group.items()})
         for name, number, page in saved.pages():
@@ -301,6 +322,7 @@ def _card(plan: Plan, arena: Arena) -> dict[str, Any]:
             "obs_shape": list(plan.spec.obs_shape),
             "obs_dtype": np.dtype(plan.spec.obs_dtype).name,
             "envs_per_worker": plan.config.envs,
+            "factory": not isinstance(plan.env, str),
         },
         **({} if plan.parts is None else {"levels": _level_facts(plan, plan.parts)}),
     }

@@ -9,21 +9,26 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import difflib
+import math
 import signal
 import sys
 import time
 import tomllib
 import types
 import typing
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 from passel.interrupts import Interrupts
+from passel.reading import read_regular
 
 if TYPE_CHECKING:
     from passel.api import Run
+
+#: Characters of one line of an error.
+LONGEST_LINE = 2000
 
 EXIT_FAILED, EXIT_USER, EXIT_INTERRUPTED = 1, 2, 130
 
@@ -45,7 +50,7 @@ EXAMPLES = """examples:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; the exit code. 0: done, 1: a worker died, 2: a mistake of the user's, 130: Ctrl-C."""
     began = time.perf_counter()
-    arguments = list(sys.argv[1:] if argv is None else argv)
+    arguments = list(sys.argv[1:] if argv is None else argv) or ["--help"]
     try:
         if arguments[:1] == ["serve-env"]:
             _serve_env(arguments[1:])
@@ -68,7 +73,7 @@ def _needs_workers(arguments: list[str]) -> bool:
         return False
     try:
         return all(file.get("place") != "inline" for file in _files_said(arguments))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return False  # there is an error to come that needs no workers
 
 
@@ -86,7 +91,7 @@ def _files_said(arguments: list[str]) -> list[dict[str, Any]]:
     """The configurations that the arguments name: of the run to resume, and after --config."""
     files = [Path(a) / "config.toml" for a in arguments[1:2]] if arguments[0] == "resume" else []
     files += [Path(after) for flag, after in pairwise(arguments) if flag == "--config"]
-    return [tomllib.loads(file.read_text()) for file in files]
+    return [tomllib.loads(read_regular(file).decode()) for file in files]
 
 
 def _dispatch(arguments: list[str], began: float) -> int:
@@ -109,8 +114,12 @@ def _dispatch(arguments: list[str], began: float) -> int:
 
 
 def _complain(text: str) -> None:
-    """An error, with what follows the first line moved to stand under it."""
-    print("passel: " + text.replace("\n", "\n        "), file=sys.stderr)
+    """An error, with what follows the first line moved to stand under it. It may quote a file or a server: a terminal
+    must not take any of that for commands.
+    """
+    from passel.types import printable
+
+    print("passel: " + "\n        ".join(printable(line, LONGEST_LINE) for line in text.split("\n")), file=sys.stderr)
 
 
 class _Parser(argparse.ArgumentParser):
@@ -145,39 +154,58 @@ def _parser(arguments: Sequence[str]) -> _Parser:
     )
     parser.add_argument("--version", action="version", version=f"passel {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="command", parser_class=_Parser)
-
-    def command(name: str, help: str, *, run: bool = False) -> argparse.ArgumentParser:
-        sub = commands.add_parser(name, help=help, description=help, allow_abbrev=False)
-        sub.set_defaults(parser=sub)
-        if run:
-            sub.add_argument("run", type=Path, help="Folder of the run.")
-        return sub
-
-    train = command("train", "Train an agent; stops when the environment is solved.")
+    train = _command(commands, "train", "Train an agent; stops when the environment is solved.")
     if arguments[:1] == ["train"]:
         _add_training_flags(train, arguments)
-    resume = command("resume", "Continue a run exactly where its last good checkpoint is.", run=True)
+    resume = _command(commands, "resume", "Continue a run exactly where its last good checkpoint is.", run=True)
     resume.add_argument("--steps", type=_whole, help="New total number of steps; default: as it was.")
     resume.add_argument(
         "--until-solved", action=argparse.BooleanOptionalAction, help="Stop when solved; default: as it was."
     )
     resume.add_argument("--quiet", action="store_true", help="Print nothing but errors.")
-    evaluation = command("eval", "Play fresh greedy episodes with a run's policy.", run=True)
+    resume.add_argument("--env", help="Environment, if the run's own is a Python function: MODULE:FUNCTION.")
+    _add_run_commands(commands)
+    _add_tools(commands)
+    return parser
+
+
+def _command(commands: Any, name: str, help: str, *, run: bool = False) -> argparse.ArgumentParser:
+    """A command; of one that uses a run, with what all of those have."""
+    sub: argparse.ArgumentParser = commands.add_parser(name, help=help, description=help, allow_abbrev=False)
+    sub.set_defaults(parser=sub)
+    if run:
+        sub.add_argument("run", type=Path, help="Folder of the run.")
+        sub.add_argument(
+            "--trust", action="store_true", help="Import the modules and use the addresses that the run names."
+        )
+    return sub
+
+
+def _add_run_commands(commands: Any) -> None:
+    """What can be done with a run beside training it."""
+    evaluation = _command(commands, "eval", "Play fresh greedy episodes with a run's policy.", run=True)
     evaluation.add_argument("--episodes", type=_whole, default=100, help="How many (default 100).")
     evaluation.add_argument("--seed", type=_whole, help="Seed of the episodes; default: the run's.")
     evaluation.add_argument("--sample", action="store_true", help="Draw actions as in training, not the best ones.")
     evaluation.add_argument("--env", help="Another environment of the same shape; default: the run's own.")
-    video = command("video", "Film the best, the median and the worst of some greedy episodes.", run=True)
+    video = _command(commands, "video", "Film the best, the median and the worst of some greedy episodes.", run=True)
     video.add_argument("--episodes", type=_whole, default=10, help="How many to choose from (default 10).")
     video.add_argument("--seed", type=_whole, default=0, help="Seed of the first episode (default 0).")
-    levels = command("levels", "How well a run's policy plays each level of its set, trained on or held out.", run=True)
+    video.add_argument("--env", help="Another environment of the same shape; default: the run's own.")
+    levels = _command(
+        commands, "levels", "How well a run's policy plays each level of its set, trained on or held out.", run=True
+    )
     levels.add_argument(
         "--episodes", type=_whole, help="Play so many of each level again; default: show the last table."
     )
     levels.add_argument("--sample", action="store_true", help="Draw actions as in training, instead of the best ones.")
     levels.add_argument("--seed", type=_whole, help="Seed of the episodes; default: the run's.")
-    transfer = command("transfer", "Does joint training help? Fine-tune a run on one level, and learn it from scratch.")
-    transfer.add_argument("run", type=Path, help="Folder of a run that was trained on a set of levels.")
+    transfer = _command(
+        commands,
+        "transfer",
+        "Does joint training help? Fine-tune a run on one level, and learn it from scratch.",
+        run=True,
+    )
     transfer.add_argument("--level", help="Level to learn; default: the first that is held out.")
     transfer.add_argument("--steps", type=_whole, default=100_000, help="Steps of either way (default 100000).")
     transfer.add_argument("--seeds", type=_whole, default=1, help="How often to repeat both (default 1).")
@@ -186,21 +214,26 @@ def _parser(arguments: Sequence[str]) -> _Parser:
     transfer.add_argument(
         "--out", type=Path, help="Folder for the runs and the result; default: transfer-LEVEL in the run."
     )
-    plot = command("plot", "Draw learning curve, speed and share of time of one or more runs.")
-    plot.add_argument("runs", nargs="+", type=Path, help="Folders of the runs.")
+    plot = _command(commands, "plot", "Draw learning curve, speed and share of time of one or more runs.")
+    plot.add_argument("runs", nargs="+", type=Path, help="Folders of the runs, or folders that hold runs.")
     plot.add_argument("--x", choices=["steps", "seconds", "episodes"], default="steps", help="The horizontal axis.")
     plot.add_argument("--out", type=Path, help="Image to write; default: plot.png in the (first) run.")
-    keys = command("keys", "Make the two key files for a server of environments on another machine.")
+
+
+def _add_tools(commands: Any) -> None:
+    keys = _command(commands, "keys", "Make the two key files for a server of environments on another machine.")
     keys.add_argument("folder", type=Path, help="Folder for server.json and client.json.")
-    packages = command("env", "Install, list or remove environments that live in an interpreter of their own.")
+    packages = _command(
+        commands, "env", "Install, list or remove environments that live in an interpreter of their own."
+    )
     packages.add_argument("action", choices=["install", "list", "remove"], help="What to do.")
     packages.add_argument("name", nargs="?", help="Which one: tetris or mario.")
     packages.add_argument("--yes", action="store_true", help="Agree to the note about the licence without a question.")
     packages.add_argument("--python", default=sys.executable, help="Interpreter to build it from (default: this one).")
-    command("serve-env", "Serve environments over a socket, from an interpreter of their own.")
-    command("list", "Algorithms, schemes, placements, presets, and what goes with what.")
-    command("doctor", "This machine: cores, memory, versions, and which optional parts are there.")
-    return parser
+    _command(commands, "serve-env", "Serve environments over a socket, from an interpreter of their own.")
+    listing = _command(commands, "list", "Algorithms, schemes, placements, presets, and what goes with what; or runs.")
+    listing.add_argument("folder", nargs="?", type=Path, help="List the runs below this folder instead.")
+    _command(commands, "doctor", "This machine: cores, memory, versions, and which optional parts are there.")
 
 
 def _add_training_flags(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> None:
@@ -216,6 +249,11 @@ def _add_training_flags(parser: argparse.ArgumentParser, arguments: Sequence[str
     found = [read_toml(file).get("algo") for file in files if file and file.exists()]
     algo = known.algo or next(filter(None, found), RunConfig.algo)
     parser.add_argument("--config", type=Path, help="TOML file with any of these settings; flags override it.")
+    parser.add_argument(
+        "--trust",
+        action="store_true",
+        help="Import the modules and use the addresses that a run's --config names.",
+    )
     _add_fields(parser.add_argument_group("the run"), RunConfig)
     if algo in ALGORITHMS:
         _add_fields(parser.add_argument_group(f"{algo}: {ALGORITHMS[algo].summary}"), ALGORITHMS[algo].Config)
@@ -260,29 +298,53 @@ def _or_none(read: Callable[[str], Any]) -> Callable[[str], Any]:
 
 def _whole(text: str) -> int:
     """A whole number; 1e6 and 1_000_000 are whole numbers too."""
-    value = float(text)
-    if not value.is_integer():
+    try:
+        value = int(text) if text.strip().lstrip("+-").isdecimal() else float(text)
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value) or value != int(value):
         raise argparse.ArgumentTypeError(f"{text} is not a whole number")
     return int(value)
 
 
-_READERS: dict[Any, Callable[[str], Any]] = {int: _whole, float: float, str: str}
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text} is not a number") from None
+
+
+_READERS: dict[Any, Callable[[str], Any]] = {int: _whole, float: _number, str: str}
 _METAVARS: dict[Any, str] = {int: "N", float: "X", str: "NAME"}
 
 
 def _train(said: argparse.Namespace, began: float) -> int:
     from passel import api
-    from passel.config import read_toml
 
-    flags = {key: value for key, value in vars(said).items() if key not in ("command", "config", "parser")}
-    settings = {**(read_toml(said.config) if said.config else {}), **flags}
+    flags = {key: value for key, value in vars(said).items() if key not in ("command", "config", "parser", "trust")}
+    settings = {**(_read_config(said.config, flags, trust=said.trust) if said.config else {}), **flags}
     return _closing(api.train(began=began, **{key.replace("-", "_"): value for key, value in settings.items()}))
+
+
+def _read_config(path: Path, flags: Mapping[str, Any], *, trust: bool) -> dict[str, Any]:
+    """The settings of a file. A run's own config.toml runs it again, in another folder."""
+    from passel import trained
+    from passel.config import read_toml
+    from passel.run.folder import CARD, CONFIG, RunFolder
+
+    content = read_toml(path)
+    if path.name == CONFIG and (path.parent / CARD).exists():
+        content.pop("out", None)
+        if "env" not in flags and "env" in content:
+            trained.check_env(RunFolder.open(path.parent, lock=False), str(content["env"]), call="train", trust=trust)
+    return content
 
 
 def _resume(said: argparse.Namespace, began: float) -> int:
     from passel import api
 
-    return _closing(api.resume(said.run, steps=said.steps, until_solved=said.until_solved, quiet=said.quiet))
+    asked = {"steps": said.steps, "until_solved": said.until_solved, "quiet": said.quiet}
+    return _closing(api.resume(said.run, said.env, **asked, trust=said.trust))
 
 
 def _closing(run: Run) -> int:
@@ -317,7 +379,13 @@ def _eval(said: argparse.Namespace, began: float) -> int:
             bar.update(task, completed=ended)
             return True
 
-        asked = {"episodes": said.episodes, "seed": said.seed, "sample": said.sample, "env": said.env}
+        asked = {
+            "episodes": said.episodes,
+            "seed": said.seed,
+            "sample": said.sample,
+            "env": said.env,
+            "trust": said.trust,
+        }
         result = trained.evaluate(said.run, **asked, progress=show)
     spread = f"± {result.std:.1f} (from {result.min:.1f} to {result.max:.1f})"
     how = "" if said.sample else "greedy "
@@ -331,15 +399,18 @@ def _eval(said: argparse.Namespace, began: float) -> int:
 def _video(said: argparse.Namespace, began: float) -> int:
     from passel import trained
 
-    for film in trained.film(said.run, episodes=said.episodes, seed=said.seed):
+    for film in trained.film(said.run, episodes=said.episodes, seed=said.seed, env=said.env, trust=said.trust):
         print(f"{film.path}  {film.rank}: score {film.score:.1f}, {film.length} steps")
     return 0
 
 
 def _plot(said: argparse.Namespace, began: float) -> int:
+    from passel.run.listing import runs_in
     from passel.view.plot import plot_run
 
-    print(plot_run(said.runs, said.out or said.runs[0] / "plot.png", said.x))
+    found = [runs_in(folder) or [folder] for folder in said.runs]
+    runs = [run for below in found for run in below]
+    print(plot_run(runs, said.out or said.runs[0] / "plot.png", said.x))
     return 0
 
 
@@ -405,7 +476,8 @@ def _levels(said: argparse.Namespace, began: float) -> int:
     found = RunFolder.open(said.run, lock=False).read_levels()
     if found is None or said.episodes is not None or said.seed is not None or said.sample:
         episodes = 1 if said.episodes is None else said.episodes
-        found = trained.evaluate_levels(said.run, episodes=episodes, seed=said.seed, sample=said.sample)
+        asked = {"episodes": episodes, "seed": said.seed, "sample": said.sample, "trust": said.trust}
+        found = trained.evaluate_levels(said.run, **asked)
     print_levels(found, Console())
     print(plot_levels(found, said.run / "levels.png"))
     return 0
@@ -420,13 +492,23 @@ def _transfer(said: argparse.Namespace, began: float) -> int:
 
     settings = {"envs": said.envs} if said.envs else {}
     shape: dict[str, Any] = {"steps": said.steps, "seeds": said.seeds, "workers": said.workers, "settings": settings}
-    result = transfer(said.run, said.level, out=said.out, tell=print, **shape)
+    result = transfer(said.run, said.level, out=said.out, tell=print, trust=said.trust, **shape)
     print_transfer(result.content, Console())
     print(plot_run(result.runs, result.path / "transfer.png"))
     return 0
 
 
 def _list(said: argparse.Namespace, began: float) -> int:
+    if said.folder is not None:
+        from passel.run.listing import facts_of, runs_in
+        from passel.types import PasselError
+        from passel.view.runs import print_runs
+
+        runs = runs_in(said.folder)
+        if not runs:
+            raise PasselError(f"there are no runs in {said.folder}. Start one with `passel train`.")
+        print_runs(map(facts_of, runs))
+        return 0
     from passel.view.catalogue import print_catalogue
 
     print_catalogue()

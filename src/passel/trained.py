@@ -13,9 +13,10 @@ from torch import Tensor
 
 from passel.algos import ALGORITHMS
 from passel.config import RunConfig
+from passel.envs.build import check_makes
 from passel.envs.level_sets import level_set
 from passel.envs.levels import is_level_set
-from passel.envs.make import describe, is_served, make_filmed
+from passel.envs.make import choose, describe, is_served, make_filmed
 from passel.evaluation import level_table, play, play_levels, summarise
 from passel.place.budget import usable_cores
 from passel.place.env_args import env_args
@@ -25,10 +26,19 @@ from passel.run import checkpoint
 from passel.run.folder import RunFolder
 from passel.run.summary import EvalResult
 from passel.streams import derive
-from passel.types import EnvSpec, PasselError
+from passel.trust import check as check_trust
+from passel.types import EnvSpec, PasselError, printable
 from passel.view.video import VideoFile, record_episodes
 
 Env = str | Callable[[], gym.Env[Any, Any]]
+
+#: How the function that a run was trained on is given again, by what is to be done with it.
+CALLS = {
+    "train": "Use passel.train(that_function, ...)",
+    "resume": "Use passel.resume(path, env=that_function)",
+    "evaluate": "Use passel.evaluate(path, env=that_function)",
+    "film": "Use passel.trained.film(path, env=that_function)",
+}
 
 
 def load(path: str | Path) -> Policy:
@@ -61,16 +71,22 @@ def evaluate(
     seed: int | None = None,
     env: Env | None = None,
     sample: bool = False,
+    trust: bool = False,
     progress: Callable[[int], bool] = lambda _: True,
 ) -> EvalResult:
     """Play fresh episodes with the policy of a run, greedily or (`sample`) drawing actions as in training; in its own
     environment, or in another (`env`) that looks the same and is played with as many actions.
+
+    A run of another user does not choose what is imported: name its environment with `env`, or `trust` it.
     """
+    folder, config, _ = _opened(path)
+    target = environment(folder, config, env, call="evaluate", trust=trust)
     policy = load(path)
-    _, config, _ = _opened(path)
     fresh = derive(config.seed if seed is None else seed, "evaluation", -1 % 2**31)
-    if env is None and is_level_set(config.env):
-        levels = level_set(config.env)
+    if is_level_set(target):
+        levels = level_set(str(target))
+        if env is not None:
+            policy = policy.moved_to(levels.describe())
         each = max(1, episodes // len(levels.train))
         found = play_levels(policy, levels, levels.train, each, fresh, sample=sample, progress=progress)
         return summarise([episode for level in found.values() for episode in level])
@@ -81,7 +97,7 @@ def evaluate(
     return summarise(
         play(
             policy,
-            env or config.env,
+            target,
             episodes,
             fresh,
             threads=usable_cores(),
@@ -98,6 +114,7 @@ def evaluate_levels(
     episodes: int = 1,
     seed: int | None = None,
     sample: bool = False,
+    trust: bool = False,
     progress: Callable[[int], bool] = lambda _: True,
 ) -> dict[str, Any]:
     """Play `episodes` fresh episodes of every level of a run's set, greedily or drawing actions as in training; the
@@ -106,6 +123,7 @@ def evaluate_levels(
     folder, config, _ = _opened(path)
     if not is_level_set(config.env):
         raise PasselError(f"{path} was trained on {config.env}, which is no set of levels. Use `passel eval {path}`.")
+    check_trust(folder.path, config.env, trust=trust)
     policy, levels = load(path), level_set(config.env)
     parts = []
     for before, role, names in (
@@ -124,24 +142,61 @@ def evaluate_levels(
 
 
 def film(
-    path: str | Path, *, episodes: int = 10, seed: int = 0, env: Callable[[], gym.Env[Any, Any]] | None = None
+    path: str | Path, *, episodes: int = 10, seed: int = 0, env: Env | None = None, trust: bool = False
 ) -> list[VideoFile]:
-    """Film the best, the median and the worst of `episodes` greedy episodes, into the run's folder."""
-    policy = load(path)
-    folder, config, _ = _opened(path)
-    if env is None and is_served(config.env):
-        raise PasselError(f"{config.env} is served, and a server sends no pictures to film. Film where it runs.")
+    """Film the best, the median and the worst of `episodes` greedy episodes, into the run's folder.
 
-    if env is None and is_level_set(config.env):
+    A function as `env` must make an environment with render_mode="rgb_array". For `trust` see `evaluate`.
+    """
+    if episodes < 1:
+        raise PasselError(f"--episodes is {episodes}, and must be at least 1.")
+    folder, config, _ = _opened(path)
+    target = environment(folder, config, env, call="film", trust=trust)
+    policy = load(path)
+    if is_served(target):
+        raise PasselError(f"{target} is served, and a server sends no pictures to film. Film where it runs.")
+    if is_level_set(target):
         raise PasselError(
-            f"{config.env} is a set of levels, which cannot be filmed as one. Look at `passel levels {path}`."
+            f"{target} is a set of levels, which cannot be filmed as one. Look at `passel levels {path}`."
         )
 
     def make() -> gym.Env[Any, Any]:
-        return env() if env else make_filmed(config.env, policy.spec.backend, env_args(config, learning=False))
+        if not isinstance(target, str):
+            return target()
+        there = dataclasses.replace(config, env=target)
+        backend = policy.spec.backend if env is None else choose(target, "auto")
+        return make_filmed(target, backend, env_args(there, learning=False))
 
     seeds = range(seed, seed + episodes)
     return record_episodes(make, lambda obs: np.asarray(policy.act(obs)), seeds, folder.videos, episodes)
+
+
+def environment(folder: RunFolder, config: RunConfig, env: Env | None, *, call: str, trust: bool) -> Env:
+    """The environment to use with a run: the one that the caller names, or else the run's own, if it may be used."""
+    if env is None:
+        check_env(folder, config.env, call=call, trust=trust)
+        return config.env
+    check_makes(env)
+    return env
+
+
+def check_env(folder: RunFolder, env: str, *, call: str, trust: bool) -> None:
+    """Refuse the environment of a run if nothing can make it again, or if the user has not consented to it."""
+    if made_by_a_function(folder, env):
+        raise PasselError(
+            f"{folder.path} was trained on a Python function ({printable(env)}), which a run folder does not hold. "
+            f"{CALLS[call]}, or --env module:function on the command line."
+        )
+    check_trust(folder.path, env, trust=trust)
+
+
+def made_by_a_function(folder: RunFolder, env: str) -> bool:
+    """Whether a run's environment has no name that makes it again. Older cards do not say so: an id has a version."""
+    facts = folder.read_card().get("env")
+    marked = facts.get("factory") if isinstance(facts, Mapping) else None
+    if isinstance(marked, bool):
+        return marked
+    return env == "<lambda>" or (env.isidentifier() and not is_served(env) and env not in gym.registry)
 
 
 def name_of(env: Env) -> str:

@@ -4,27 +4,36 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import importlib.util
+import inspect
 import re
+import sys
 import warnings
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from pathlib import Path
+from types import ModuleType
+from typing import Any, cast
 
 import gymnasium as gym
 from gymnasium.error import DependencyNotInstalled
 
+from passel.envs.atari_protocol import reference_scores
 from passel.envs.spaces import Spaces, read_spaces
-from passel.types import PasselError
+from passel.types import PasselError, printable
 
 AnyEnv = gym.Env[Any, Any]
 Factory = Callable[..., AnyEnv]
+
+#: Modules that passel itself integrates: importing them registers ids, and only ids of theirs are made.
+INTEGRATED = frozenset({"ale_py", "gymnasium", "passel.testing.envs"})
 
 
 def build(env: str | Factory, env_args: Mapping[str, Any] | None = None) -> AnyEnv:
     """Make one copy, without rendering and without Gymnasium's checker: both would sit in the hot loop."""
     arguments = dict(env_args or {})
-    if not isinstance(env, str):
-        return _call(env, arguments)
-    _import_and_find(env)
+    maker = find(env) if isinstance(env, str) else env
+    if not isinstance(env, str) or not isinstance(maker, str):
+        return _call(cast(Factory, maker), arguments)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # hints about newer versions, and noise from imports of the simulators
         try:
@@ -32,12 +41,34 @@ def build(env: str | Factory, env_args: Mapping[str, Any] | None = None) -> AnyE
         except (DependencyNotInstalled, ModuleNotFoundError) as error:
             raise PasselError(_missing_dependency(env, error)) from error
         except Exception as error:
-            raise PasselError(f"{env} could not be made ({_brief(error)}). Check its arguments.") from error
+            raise PasselError(f"{printable(env)} could not be made ({_brief(error)}). Check its arguments.") from error
+
+
+def render_args(env: str) -> dict[str, str]:
+    """What asks for pictures; a function that takes no render_mode has to choose it itself."""
+    maker = find(env)
+    if not isinstance(maker, str):
+        taken = inspect.signature(maker).parameters.values()
+        if not any(each.name == "render_mode" or each.kind is each.VAR_KEYWORD for each in taken):
+            return {}
+    return {"render_mode": "rgb_array"}
 
 
 def spaces_of(name: str, env: AnyEnv) -> Spaces:
     """The spaces of a made copy."""
     return read_spaces(name, env.observation_space, env.action_space)
+
+
+def check_makes(env: object) -> None:
+    """Refuse an environment that is made already, and whatever else makes none."""
+    made = isinstance(env, gym.Env | gym.vector.VectorEnv)
+    if made or not (isinstance(env, str) or callable(env)):
+        name = type(env).__name__
+        raise PasselError(
+            f"passel needs something that makes the environment, once for every worker, and this {name} is "
+            f"{'an environment that is made already' if made else 'no such thing'}. "
+            "Pass the id, the class or a function: lambda: gym.make(...)."
+        )
 
 
 def name_of(env: str | Factory, made: AnyEnv) -> str:
@@ -71,27 +102,64 @@ def _call(factory: Factory, arguments: dict[str, Any]) -> AnyEnv:
     return env
 
 
-def _import_and_find(env: str) -> None:
+def find(env: str) -> str | Factory:
+    """What makes an environment of this name: its id, once the module before the colon is imported, or the callable of
+    that module with this name.
+    """
     module, _, name = env.rpartition(":")
-    if module:
-        try:
-            importlib.import_module(module)
-        except ImportError as error:
-            raise PasselError(
-                f'the environment "{env}" asks for the module {module}, which cannot be imported ({error}). '
-                "Install it, or correct what stands before the colon."
-            ) from error
+    imported = _imported(env, module) if module else None
     if name in gym.registry:
-        return
-    found = nearest(name, gym.registry)
+        return env
+    maker = getattr(imported, name, None) if name.isidentifier() and module not in INTEGRATED else None
+    if callable(maker):
+        return cast(Factory, maker)
+    if imported is not None and name.isidentifier():
+        raise PasselError(
+            f"the module {printable(module)} has neither an environment nor a function called {printable(name)}. "
+            "Write package:Id-v0, or module:function with a function that returns an environment."
+        )
+    found = _atari_id(name) or nearest(name, gym.registry)
     raise PasselError(
-        f'there is no environment "{env}". '
+        f'there is no environment "{printable(env)}". '
         + (
             f"Did you mean {found}?"
             if found
             else "Install the package that has it and write package:id, for instance ale_py:ALE/Breakout-v5."
         )
     )
+
+
+def _imported(env: str, module: str) -> ModuleType:
+    try:
+        _look_in_the_current_folder(module.partition(".")[0])
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise PasselError(
+            f'the environment "{printable(env)}" asks for the module {printable(module)}, which cannot be imported '
+            f"({printable(error)}). "
+            "Install it, or correct what stands before the colon."
+        ) from error
+    except Exception as error:
+        raise PasselError(
+            f"the module {printable(module)} cannot be imported ({_brief(error)}). Correct it."
+        ) from error
+
+
+def _look_in_the_current_folder(module: str) -> None:
+    """Let the console script find a file of the current folder, as `python -m passel` does; what is installed counts
+    first.
+    """
+    here = Path.cwd()
+    if ((here / f"{module}.py").is_file() or (here / module).is_dir()) and importlib.util.find_spec(module) is None:
+        sys.path.append(str(here))
+        importlib.invalidate_caches()
+
+
+def _atari_id(name: str) -> str | None:
+    """Today's id of an Atari game that is called by an older one, as Breakout-v5 or BreakoutNoFrameskip-v4."""
+    game = re.sub(r"(-ram)?(NoFrameskip|Deterministic)?(-v\d+)?$", "", name.removeprefix("ALE/")).lower()
+    games = (rom.title().replace("_", "") for rom in reference_scores())
+    return next((f"ALE/{each}-v5" for each in games if each.lower() == game), None)
 
 
 def _missing_dependency(env: str, error: Exception) -> str:
@@ -102,7 +170,7 @@ def _missing_dependency(env: str, error: Exception) -> str:
 
 def _brief(error: Exception) -> str:
     lines = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {lines[0].rstrip('.')}" if lines else type(error).__name__
+    return f"{type(error).__name__}: {printable(lines[0].rstrip('.'))}" if lines else type(error).__name__
 
 
 def _unversioned(name: str) -> str:

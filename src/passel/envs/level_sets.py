@@ -31,10 +31,16 @@ SUMMARIES = {
 
 def from_anywhere(env: str) -> str:
     """The same set by a name that means it in every folder: a run is resumed, or evaluated, from another one too."""
-    name, only = _split(env)
-    if name.partition(":")[0] in BUILT_IN or not name.endswith(FILE):
+    file, only = file_of(env), _split(env)[1]
+    if file is None:
         return env
-    return f"{PREFIX}{Path(name).resolve()}" + (f"@{only}" if only else "")
+    return f"{PREFIX}{Path(file).resolve()}" + (f"@{only}" if only else "")
+
+
+def file_of(env: str) -> str | None:
+    """The file that lists the set's levels; None for a built-in set."""
+    name, _ = _split(env)
+    return None if name.partition(":")[0] in BUILT_IN or not name.endswith(FILE) else name
 
 
 def level_set(env: str) -> LevelSet:

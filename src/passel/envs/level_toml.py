@@ -19,17 +19,18 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from passel.arena import Spec
 from passel.envs import gymnasium_backend
 from passel.envs.base import Envs
 from passel.envs.levels import PREFIX, Copies, LevelSet, common_spec, suggestion
+from passel.reading import read_regular
 from passel.types import EnvSpec, PasselError
 
 PARTS = ("train", "held_out")
 KEYS = ("id", "name", "kwargs")
+MOST_BYTES = 16 << 20
 
 
 @dataclass(frozen=True)
@@ -70,10 +71,10 @@ class TomlLevels(LevelSet):
 def read(path: str) -> TomlLevels:
     """The set in a file, or what is wrong with it, in a sentence."""
     try:
-        content = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+        content = tomllib.loads(read_regular(path, MOST_BYTES).decode("utf-8"))
     except FileNotFoundError:
         raise PasselError(f"there is no file {path}. Give --env levels: the path of a TOML file.") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise PasselError(f"{path} is not valid TOML ({error}). Mend it.") from None
     except OSError as error:
         raise PasselError(f"{path} cannot be read ({error.strerror}). Make it readable.") from None

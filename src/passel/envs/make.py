@@ -12,7 +12,7 @@ from passel.arena import Spec
 from passel.envs import atari_backend, envpool_backend, gymnasium_backend, packaged, remote
 from passel.envs.atari_protocol import is_atari
 from passel.envs.base import Envs
-from passel.envs.build import AnyEnv, Factory, build
+from passel.envs.build import AnyEnv, Factory, build, render_args
 from passel.envs.level_sets import level_set
 from passel.envs.levels import is_level_set
 from passel.envs.remote_place import Address, Place, is_address
@@ -74,7 +74,7 @@ def make_filmed(env: str, backend: str, env_args: Mapping[str, Any] | None = Non
     """One copy that shows what a person would see."""
     if backend == "ale":
         return atari_backend.FilmedGame(env, env_args)
-    return build(env, {**(env_args or {}), "render_mode": "rgb_array"})
+    return build(env, {**(env_args or {}), **render_args(env)})
 
 
 def specs(spec: EnvSpec, n: int) -> dict[str, Spec]:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import cast
 
 from passel.envs import zeromq
+from passel.reading import read_regular
 from passel.types import PasselError
 
 
@@ -45,7 +46,7 @@ def read_client_key(path: str) -> dict[str, bytes]:
     """What a client needs: the server's public half, and both of its own."""
     names = ("server_public", "client_public", "client_secret")
     try:
-        content = json.loads(Path(path).read_text(encoding="ascii"))
+        content = json.loads(read_regular(path).decode("ascii"))
         found = {name: cast(str, content[name]).encode("ascii") for name in names}
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         found = {}

@@ -19,7 +19,7 @@ from passel.envs import zeromq
 from passel.envs.remote_errors import LostError, RefusedError
 from passel.envs.remote_keys import read_client_key
 from passel.envs.remote_place import QUIET, Place, is_local
-from passel.types import Array, EnvSpec, PasselError
+from passel.types import Array, EnvSpec, PasselError, printable
 
 VERSION = 1
 TICK_MS = 250
@@ -103,7 +103,7 @@ class Link:
             return _facts(self._place.name, answer)
         except (KeyError, TypeError, ValueError) as error:
             raise PasselError(
-                f"{self._place.name} answers, but not as an environment server does ({error}). "
+                f"{self._place.name} answers, but not as an environment server does ({printable(error)}). "
                 "Use the address of a `passel serve-env` of this version."
             ) from error
 
@@ -164,12 +164,14 @@ class Link:
         except Exception:
             raise LostError("sent something that is no answer") from None
         if about == "error" and says in (seq, -1):
-            code, say = str(header.get("code")), str(header.get("say"))[:1000]
+            code, say = printable(header.get("code")), printable(header.get("say"), 1000)
             if code == "session":
                 raise LostError("was restarted, and does not know us any more")
             raise RefusedError(code, say)
         if version != VERSION:
-            raise RefusedError("version", f"it speaks version {version} of the protocol, and this is {VERSION}")
+            raise RefusedError(
+                "version", f"it speaks version {printable(version)} of the protocol, and this is {VERSION}"
+            )
         return Answer(header, frames[1:]) if (about, says) == (op, seq) else None
 
     def _look_for_a_cause(self, silent: float, patience: float) -> None:

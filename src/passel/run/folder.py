@@ -128,20 +128,20 @@ class RunFolder:
     def metric(self, obj: Mapping[str, Any] | Report) -> None:
         """Add one report to metrics.jsonl."""
         self._check_may_write()
-        self._note(METRICS)
+        self.note(METRICS)
         self._metrics.append(plain(obj))
 
     def event(self, kind: str, **fields: Any) -> None:
         """Add one event to events.jsonl, with the time in UTC."""
         self._check_may_write()
-        self._note(EVENTS)
+        self.note(EVENTS)
         time = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
         self._events.append({"time": time, "kind": kind, **fields})
 
     def write_summary(self, obj: Mapping[str, Any] | Summary) -> None:
         """Write summary.json, or replace it whole."""
         self._check_may_write()
-        self._note(SUMMARY)
+        self.note(SUMMARY)
         replace_file(self.path / SUMMARY, json_text(obj, indent=2) + "\n")
 
     def write_levels(self, obj: Mapping[str, Any]) -> None:
@@ -197,8 +197,8 @@ class RunFolder:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _note(self, name: str) -> None:
-        """Before a file is first written: a provisional run knows what to remove."""
+    def note(self, name: str) -> None:
+        """Before a file of the run is first written: a provisional run removes it again."""
         if self._provisional and not os.path.lexists(self.path / name):
             self._made.callback((self.path / name).unlink, missing_ok=True)
 

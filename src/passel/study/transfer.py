@@ -17,6 +17,7 @@ from passel.run.files import json_text, replace_file
 from passel.run.folder import RunFolder
 from passel.streams import derive
 from passel.trained import load
+from passel.trust import check as check_trust
 from passel.types import PasselError
 
 EPISODES = 20  # of an evaluation
@@ -42,11 +43,16 @@ def transfer(
     out: Path | None = None,
     tell: Callable[[str], None] = lambda _: None,
     settings: Mapping[str, Any] | None = None,
+    trust: bool = False,
 ) -> Transfer:
-    """Train on one level twice for each seed, with the same settings: from the run's weights, and from new ones."""
+    """Train on one level twice for each seed, with the same settings: from the run's weights, and from new ones.
+
+    For `trust` see `passel.evaluate`.
+    """
     config = RunFolder.open(run, lock=False).read_config()
     if not is_level_set(config["env"]):
         raise PasselError(f"{run} was trained on {config['env']}, which is no set of levels. Give another run.")
+    check_trust(run, config["env"], trust=trust)
     levels = level_set(config["env"])
     chosen = level or next(iter(levels.held_out), None)
     if chosen is None:

@@ -13,6 +13,7 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any
 
+from passel.reading import read_regular
 from passel.types import PasselError
 
 Edge = tuple[int, int]
@@ -137,12 +138,12 @@ def read_graph(path: Path, learners: int) -> Graph:
 
 def _edges(path: Path) -> list[Edge]:
     try:
-        content = tomllib.loads(path.read_text())
+        content = tomllib.loads(read_regular(path).decode())
     except OSError as error:
         raise PasselError(
             f"--topology {path} cannot be read ({error.strerror}). Give it the path of a TOML file: {FORMAT}."
         ) from None
-    except ValueError as error:  # of TOML, or of what is no text at all
+    except (ValueError, RecursionError) as error:  # of TOML, or of what is no text at all
         raise PasselError(f"{path} is not valid TOML: {error}. It should say {FORMAT}.") from None
     edges = content.get("edges")
     if not isinstance(edges, list) or not all(map(_is_edge, edges)):

@@ -12,11 +12,14 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from passel.types import Report
+from passel.types import Report, printable
 from passel.view.format import UNKNOWN, format_count, format_duration, format_number, format_share, stages_in
 from passel.view.screen import Page, Returns, draw, eta, facts_line, progress
 
 Clock = Callable[[], float]
+
+#: Characters of one line of a message.
+LONGEST_LINE = 2000
 
 
 class View(Protocol):
@@ -71,7 +74,7 @@ class PlainView:
 
     def message(self, text: str) -> None:
         # A log may have any encoding: a name that it cannot hold must not end the run.
-        encoding = getattr(self._stream, "encoding", None) or "utf-8"
+        encoding, text = getattr(self._stream, "encoding", None) or "utf-8", harmless(text)
         self._stream.write(text.encode(encoding, errors="replace").decode(encoding) + "\n")
         self._stream.flush()
 
@@ -84,6 +87,11 @@ class PlainView:
             self.message(plain_line(self._unprinted))
         self._unprinted = None
         self._printed_at = self._clock()
+
+
+def harmless(text: str) -> str:
+    """Text that may quote a file or a server, without commands to the terminal."""
+    return "\n".join(printable(line, LONGEST_LINE) for line in text.split("\n"))
 
 
 def plain_line(report: Report) -> str:
@@ -131,8 +139,8 @@ class LiveView:
         self._undrawn: Report | None = None
 
     def start(self, title: str, facts: Mapping[str, str]) -> None:
-        self._title, self._facts = title, dict(facts)
-        waiting = Text(f"{title}  {facts_line(facts, ' · ')}", no_wrap=True, overflow="ellipsis")
+        self._title, self._facts = harmless(title), dict(facts)
+        waiting = Text(f"{self._title}  {facts_line(facts, ' · ')}", no_wrap=True, overflow="ellipsis")
         self._live = Live(waiting, console=self._console, auto_refresh=False, vertical_overflow="crop")
         self._live.start(refresh=True)
 
@@ -145,7 +153,7 @@ class LiveView:
             self._draw()
 
     def message(self, text: str) -> None:
-        self._console.print(text, markup=False, highlight=False)
+        self._console.print(harmless(text), markup=False, highlight=False)
 
     def stop(self) -> None:
         self._draw()

@@ -23,7 +23,6 @@ ARROWS: dict[str, set[str]] = {
     "reading": set(),
     "config": {"types", "reading"},
     "clock": set(),
-    "reading": set(),
     "streams": {"arena"},
     "interrupts": set(),
     "maths": set(),

@@ -40,6 +40,7 @@ _ENV: dict[str, Any] = {
     "protocol": dict[str, Any] | None,
     "reference_scores": list[float] | None,
 }
+BACKENDS = ("gymnasium", "envpool", "ale", "remote", "levels")
 _NEEDED = ("id", "obs_shape", "obs_dtype", "n_actions")
 _LEVELS = {
     "train": int,
@@ -87,6 +88,8 @@ def _spec(known: dict[str, Any]) -> EnvSpec:
     shape, dtype = tuple(known["obs_shape"]), known["obs_dtype"]
     if len(shape) > 8 or any(size < 1 for size in shape) or math.prod(shape) > _LARGEST_OBS:
         raise ValueError(f"obs_shape is {shape}")
+    if known.get("backend", BACKENDS[0]) not in BACKENDS:
+        raise ValueError(f"backend is {known['backend'][:60]!r}")
     if not _DTYPES.fullmatch(dtype):
         raise ValueError(f"obs_dtype is {dtype!r}")
     for name in ("max_episode_steps", "frame_skip", "max_copies", "frames"):

@@ -15,7 +15,16 @@ from typing import Any, Self
 
 import tomli_w
 
-from passel.reading import CONFIG_LIMIT, DOCUMENT_LIMIT, check_plain, check_values, from_json, read_config, read_regular
+from passel.reading import (
+    CONFIG_LIMIT,
+    DOCUMENT_LIMIT,
+    as_fields,
+    check_plain,
+    check_values,
+    from_json,
+    read_config,
+    read_regular,
+)
 from passel.run import checkpoint
 from passel.run.files import ASIDE, json_text, plain, refuse_links, replace_file, sweep
 from passel.run.lines import JsonLines
@@ -150,7 +159,8 @@ class RunFolder:
 
     def read_levels(self) -> dict[str, Any] | None:
         """levels.json, if there is one."""
-        return _document(self.path / LEVELS) if os.path.lexists(self.path / LEVELS) else None
+        path = self.path / LEVELS
+        return _parsed(path, lambda path: _checked_levels(_document(path))) if os.path.lexists(path) else None
 
     def truncate_metrics(self, after_step: int, after_seconds: float = math.inf) -> None:
         """Drop the reports later than a checkpoint: the resumed run will make them again."""
@@ -308,6 +318,23 @@ def _suggestion(path: Path, folders: list[Path]) -> str:
             nearest = difflib.get_close_matches(path.name, sorted(runs), n=1, cutoff=0)[0]
             return f"The nearest run is {folder / nearest}."
     return f"There are no runs in {folders[-1]}: start one with `passel train`."
+
+
+def _checked_levels(found: dict[str, Any]) -> dict[str, Any]:
+    """A table of levels whose fields are those that `passel.evaluation.level_table` writes."""
+    part = {"mean": float | None, "levels": list[dict[str, Any]]}
+    row = {"name": str, "episodes": int, "mean": float, "std": float, "min": float, "max": float, "step": int | None}
+    as_fields({"set": str, "train": Any, "held_out": Any, "gap": float | None, "actions": str}, found)
+    for name in ("set", "train", "held_out", "gap", "actions"):
+        if name not in found:
+            raise ValueError(f"it has no {name}")
+    for name in ("train", "held_out"):
+        if as_fields(part, found[name]).keys() != part.keys():
+            raise ValueError(f"its {name} has no mean or no levels")
+        for level in found[name]["levels"]:
+            if not as_fields(row, level).keys() >= row.keys() - {"step"}:
+                raise ValueError(f"a level of its {name} lacks a score")
+    return found
 
 
 def _document(path: Path) -> dict[str, Any]:

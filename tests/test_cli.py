@@ -373,7 +373,8 @@ class TestLooking:
     def test_eval(self, told: Callable[..., Said], run: Path) -> None:
         code, out, said = told("eval", "x", "--episodes", "20", "--seed", "5")
         assert (code, said) == (0, "")
-        found = re.fullmatch(r"20 greedy episodes: ([\d.]+) ± ([\d.]+) \(from ([\d.]+) to ([\d.]+)\)\n", out)
+        line = r"20 greedy episodes: ([\d.]+) ± ([\d.]+) \(from ([\d.]+) to ([\d.]+)\); checkpoint: step (\d+)\n"
+        found = re.fullmatch(line, out)
         assert found, out
         mean, std, low, high = map(float, found.groups())
         assert 8 <= low <= mean <= high <= 500

@@ -20,9 +20,9 @@ GROUND = {"types", "arena", "config", "clock", "streams", "reading"}
 ARROWS: dict[str, set[str]] = {
     "types": set(),
     "arena": {"types"},
-    "config": {"types"},
-    "clock": set(),
     "reading": set(),
+    "config": {"types", "reading"},
+    "clock": set(),
     "streams": {"arena"},
     "interrupts": set(),
     "maths": set(),
@@ -33,8 +33,8 @@ ARROWS: dict[str, set[str]] = {
     "sync": {"nets", "arena", "types", "reading"},
     "actor": {"envs", "algos", "clock", "types"},
     "learner": {"algos", "data", "sync", "clock", "types"},
-    "run": {"types", "arena"},
-    "view": {"types", "run"},
+    "run": {"types", "arena", "reading"},
+    "view": {"types", "run", "reading"},
     "testing": {"types"},
     "place": {"actor", "learner", "algos", "envs", "data", "sync", "nets", "maths", "run", *GROUND},
     "recipes": {"algos", "envs", "place", *GROUND},
@@ -91,7 +91,7 @@ DOORS = {
     ("learner", "algos"): {"passel.algos.base"},
     ("policy", "algos"): {"passel.algos.base"},
     ("learner", "sync"): {"passel.sync.base"},
-    ("view", "run"): {"passel.run.card"},
+    ("view", "run"): {"passel.run.card", "passel.run.files", "passel.run.lines"},
 }
 
 OPTIONAL = {

@@ -13,16 +13,17 @@ import math
 import signal
 import sys
 import time
-import tomllib
 import types
 import typing
+import warnings
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 from passel.interrupts import Interrupts
-from passel.reading import read_regular
+from passel.reading import read_config
 
 if TYPE_CHECKING:
     from passel.api import Run
@@ -73,7 +74,7 @@ def _needs_workers(arguments: list[str]) -> bool:
         return False
     try:
         return all(file.get("place") != "inline" for file in _files_said(arguments))
-    except (OSError, ValueError, RecursionError):
+    except (OSError, ValueError):
         return False  # there is an error to come that needs no workers
 
 
@@ -91,7 +92,7 @@ def _files_said(arguments: list[str]) -> list[dict[str, Any]]:
     """The configurations that the arguments name: of the run to resume, and after --config."""
     files = [Path(a) / "config.toml" for a in arguments[1:2]] if arguments[0] == "resume" else []
     files += [Path(after) for flag, after in pairwise(arguments) if flag == "--config"]
-    return [tomllib.loads(read_regular(file).decode()) for file in files]
+    return [read_config(file) for file in files]
 
 
 def _dispatch(arguments: list[str], began: float) -> int:
@@ -99,7 +100,9 @@ def _dispatch(arguments: list[str], began: float) -> int:
 
     try:
         said = _parser(arguments).parse_args(arguments)
-        code: int = COMMANDS[said.command](said, began)
+        with warnings.catch_warnings():
+            warnings.showwarning = partial(_show_warning, warnings.showwarning)
+            code: int = COMMANDS[said.command](said, began)
         return code
     except PasselError as error:
         _complain(str(error))
@@ -111,6 +114,14 @@ def _dispatch(arguments: list[str], began: float) -> int:
             raise
         _complain(str(error))
         return EXIT_FAILED
+
+
+def _show_warning(usual: Callable[..., None], message: Warning | str, category: type[Warning], *where: Any) -> None:
+    """passel's own warnings are sentences for the user; all others are shown as ever."""
+    if category.__module__.startswith("passel."):
+        _complain(str(message))
+    else:
+        usual(message, category, *where)
 
 
 def _complain(text: str) -> None:
@@ -394,7 +405,7 @@ def _eval(said: argparse.Namespace, began: float) -> int:
     spec = trained.spec_of(said.run) if said.env is None else describe(said.env) if is_atari(said.env) else None
     human = None if spec is None else spec.human_normalised(result.mean)
     share = "" if human is None else f", {human:.1%} of human"
-    print(f"{result.episodes} {how}episodes: {result.mean:.1f} {spread}{share}")
+    print(f"{result.episodes} {how}episodes: {result.mean:.1f} {spread}{share}; checkpoint: step {result.step}")
     return 0
 
 
@@ -402,7 +413,8 @@ def _video(said: argparse.Namespace, began: float) -> int:
     from passel import trained
 
     for film in trained.film(said.run, episodes=said.episodes, seed=said.seed, env=said.env, trust=said.trust):
-        print(f"{film.path}  {film.rank}: score {film.score:.1f}, {film.length} steps")
+        played = f"score {film.score:.1f}, {film.length} steps; checkpoint: step {film.step}"
+        print(f"{film.path}  {film.rank}: {played}")
     return 0
 
 

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from passel.run.folder import RunFolder, default_name
+from passel.run.folder import RunFolder, check_out, default_name
 from passel.run.lock import FolderLock
 from passel.types import PasselError, Report, WorkerRow
 
@@ -58,10 +58,66 @@ def test_a_folder_that_holds_a_run_is_refused_with_the_cure_and_untouched(tmp_pa
     assert {name: (path / name).read_bytes() for name in before} == before
 
 
-def test_an_empty_or_foreign_folder_becomes_a_run(tmp_path: Path) -> None:
-    (tmp_path / "notes.txt").write_text("mine")
-    created(tmp_path).close()
-    assert (tmp_path / "notes.txt").read_text() == "mine"
+def content_of(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize("name", ["thesis.txt", ".lock", "card.json", "photos/1.png", ".config.toml.writing"])
+def test_a_folder_with_the_users_files_is_refused_and_untouched(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).parent.mkdir(exist_ok=True)
+    (tmp_path / name).write_text("mine")
+    for attempt in (lambda: check_out(tmp_path), lambda: created(tmp_path)):
+        with pytest.raises(PasselError, match=r"is not empty \(it holds .*\) and is no run\. Choose another --out"):
+            attempt()
+    assert content_of(tmp_path) == {name: b"mine"}
+
+
+def test_an_empty_folder_or_one_of_a_killed_creation_becomes_a_run(tmp_path: Path) -> None:
+    for number, left in enumerate([{}, {".lock": "17 host\n"}, {".lock": "", f".card.json.{'0' * 16}.writing": "{"}]):
+        path = tmp_path / str(number)
+        path.mkdir()
+        for name, text in left.items():
+            (path / name).write_text(text)
+        created(path).close()
+        assert {"config.toml", "card.json", ".lock"} <= names_in(path)
+
+
+def test_a_provisional_run_goes_with_what_it_made_and_nothing_else(tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    for path in (tmp_path / "runs" / "deep" / "x", tmp_path / "mine"):
+        with RunFolder.create(path, CONFIG, {}, provisional=True) as run:
+            run.event("started")
+            run.metric({"steps": 0})
+            run.write_summary({})
+            assert len(names_in(path)) == 6
+            (path / "notes.txt").write_text("written meanwhile")
+        assert content_of(path) == {"notes.txt": b"written meanwhile"}
+        (path / "notes.txt").unlink()
+        with RunFolder.create(path, CONFIG, {}, provisional=True) as run:
+            run.event("started")
+        assert names_in(path) == set()
+        assert path.is_dir(), "it was there before"
+    path = tmp_path / "other" / "deep" / "x"
+    RunFolder.create(path, CONFIG, {}, provisional=True).close()
+    assert not (tmp_path / "other").exists(), "folders that it made go with it"
+
+
+def test_a_run_that_is_kept_stays(tmp_path: Path) -> None:
+    with RunFolder.create(tmp_path / "x", CONFIG, {}, provisional=True) as run:
+        run.event("started")
+        run.keep()
+    assert names_in(tmp_path / "x") == {"config.toml", "card.json", ".lock", "events.jsonl"}
+
+
+def test_the_current_folder_may_be_a_run_and_survives_a_failure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    RunFolder.create(Path("."), CONFIG, {}, provisional=True).close()
+    assert tmp_path.is_dir()
+    assert names_in(tmp_path) == set()
+    created(Path(".")).close()
+    RunFolder.open(Path(".")).close()
 
 
 @pytest.mark.parametrize("call", range(1, 8))
@@ -338,13 +394,14 @@ def test_the_default_name_says_what_the_run_is_and_never_takes_a_name_twice(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     lander = {"env": "LunarLander-v3", "algo": "dqn", "sync": "hogwild", "workers": 2, "seed": 1}
-    assert default_name(lander) == "runs/LunarLander-v3-dqn-hogwild-2w-s1"
-    names: list[str] = []
-    for _ in range(3):
-        names.append(default_name(lander, tmp_path))
-        Path(names[-1]).mkdir()
-    assert names == [f"{tmp_path}/LunarLander-v3-dqn-hogwild-2w-s1{end}" for end in ("", "-2", "-3")]
-    assert default_name({**lander, "env": "../../ALE/Pong v5"}, tmp_path) == f"{tmp_path}/ALE-Pong-v5-dqn-hogwild-2w-s1"
+    assert default_name(lander) == Path("runs/LunarLander-v3-dqn-hogwild-2w-s1")
+    name = default_name({**lander, "env": "../../ALE/Pong v5"}, tmp_path)
+    assert name == tmp_path / "ALE-Pong-v5-dqn-hogwild-2w-s1"
+    # All three know the same name before the first of them makes its folder: the default is taken when it is made.
+    runs = [RunFolder.create(name, lander, {}, numbered=True) for _ in range(3)]
+    assert [run.path for run in runs] == [tmp_path / f"ALE-Pong-v5-dqn-hogwild-2w-s1{end}" for end in ("", "-2", "-3")]
+    for run in runs:
+        run.close()
 
 
 def test_the_paths_are_where_the_documentation_says(tmp_path: Path) -> None:

@@ -6,12 +6,19 @@ import dataclasses
 import json
 import math
 import os
-from collections.abc import Mapping
-from contextlib import suppress
+import re
+import secrets
+from collections.abc import Container, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+from passel.types import PasselError, printable
+
+#: A name aside: of which file, and 16 random digits.
+ASIDE = re.compile(r"\.(?P<name>.+)\.[0-9a-f]{16}\.writing(?P<ending>\.[A-Za-z0-9]+)?")
 
 
 def plain(value: Any) -> Any:
@@ -46,29 +53,71 @@ def write_all(fd: int, data: bytes) -> None:
 
 def fsync_path(path: Path) -> None:
     """Make a file's bytes, or a folder's names, durable: a rename is only on disk once its folder is."""
-    fd = os.open(path, os.O_RDONLY)
+    fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     try:
         os.fsync(fd)
     finally:
         os.close(fd)
 
 
-def replace_file(path: Path, text: str) -> None:
-    """Put `text` at `path` so that a reader, or a crash, sees the old file or the new one and nothing between.
-
-    The name aside is fixed, because a run folder has one writer: what a killed run left there is overwritten.
-    """
-    aside = path.with_name(f".{path.name}.writing")
-    try:
-        fd = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
+def replace_file(path: Path, content: str | bytes) -> None:
+    """Put `content` at `path` so that a reader, or a crash, sees the old file or the new one and nothing between."""
+    with written_aside(path) as aside:
+        fd = os.open(aside, os.O_WRONLY | os.O_NOFOLLOW)
         try:
-            write_all(fd, text.encode())
+            write_all(fd, content.encode() if isinstance(content, str) else content)
             os.fsync(fd)
         finally:
             os.close(fd)
+
+
+@contextmanager
+def written_aside(path: Path, ending: str = "") -> Iterator[Path]:
+    """A new, empty file beside `path`, to be filled; it takes the name `path` when the block ends, and is removed if
+    the block fails. `ending` is for writers that look at a file's name.
+
+    The name aside is random and the file must not exist yet, so nothing that is there is ever written through. A link
+    at `path` itself is replaced, not followed.
+    """
+    aside = path.with_name(f".{path.name}.{secrets.token_hex(8)}.writing{ending}")
+    os.close(os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o666))
+    try:
+        yield aside
         os.rename(aside, path)
     except BaseException:
         with suppress(OSError):
             aside.unlink()
         raise
-    fsync_path(path.parent)
+    fsync_path(path.parent.resolve())
+
+
+def sweep(folder: Path, names: Container[str]) -> None:
+    """Remove what a killed writer of these files left aside. Only for the one process that may write them."""
+    with suppress(OSError):
+        for entry in os.scandir(folder):
+            found = ASIDE.fullmatch(entry.name)
+            if found and found["name"] in names and entry.is_file(follow_symlinks=False):
+                with suppress(OSError):
+                    os.unlink(entry.path)
+
+
+def refuse_links(folder: Path) -> None:
+    """PasselError if there is a symbolic link anywhere inside `folder`: what is written through it, or removed, would
+    be elsewhere. The folder itself may be reached through one.
+    """
+    waiting = [folder]
+    while waiting:
+        try:
+            entries = list(os.scandir(waiting.pop()))
+        except OSError as error:
+            raise PasselError(
+                f"{printable(error.filename)} cannot be read ({error.strerror}). Make it readable, or use another run."
+            ) from error
+        for entry in entries:
+            if entry.is_symlink():
+                raise PasselError(
+                    f"{printable(entry.path)} is a symbolic link, and a run with a link inside is not opened: it could "
+                    "read or write outside of its folder. Remove the link, or put what it points to in its place."
+                )
+            if entry.is_dir(follow_symlinks=False):
+                waiting.append(Path(entry.path))

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from passel.reading import from_json, open_regular, read_lines
 from passel.run.files import json_text, replace_file, write_all
-from passel.types import PasselError
+from passel.types import PasselError, printable
 
 Row = dict[str, Any]
 
@@ -30,7 +30,7 @@ class JsonLines:
 
     def _append(self, line: bytes) -> None:
         if self._fd is None:
-            self._fd = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
+            self._fd = open_regular(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         size = os.fstat(self._fd).st_size
         try:
             write_all(self._fd, line)
@@ -40,40 +40,50 @@ class JsonLines:
 
     def read(self) -> list[Row]:
         """All whole lines; a torn last one is passed over, a bad one before it is an error."""
-        return [row for row, _ in self._rows()]
+        return [row for row, _ in self.rows()]
 
     def keep(self, wanted: Callable[[Row], bool]) -> None:
         """Keep only the lines that are wanted, by an atomic replacement."""
-        kept = [line for row, line in self._rows() if wanted(row)]
+        kept = [line for row, line in self.rows() if wanted(row)]
         self.close()
-        replace_file(self.path, "".join(f"{line}\n" for line in kept))
+        try:
+            replace_file(self.path, b"".join(line + b"\n" for line in kept))
+        except OSError as error:
+            raise PasselError(f"{self.path} cannot be written ({error.strerror}). Mend that and resume.") from error
 
     def repair(self) -> None:
         """Drop a torn last line, so that the next append does not continue it."""
-        if self.path.exists():
-            whole = "".join(f"{line}\n" for _, line in self._rows())
-            if len(whole.encode()) != self.path.stat().st_size:
-                self.keep(lambda row: True)
+        whole = sum(len(line) + 1 for _, line in self.rows())
+        if os.path.lexists(self.path) and whole != self.path.lstat().st_size:
+            self.keep(lambda row: True)
 
     def close(self) -> None:
         if self._fd is not None:
             os.close(self._fd)
             self._fd = None
 
-    def _rows(self) -> list[tuple[Row, str]]:
-        if not self.path.exists():
-            return []
-        lines = self.path.read_bytes().split(b"\n")[:-1]
-        rows = []
-        for number, line in enumerate(lines, start=1):
+    def rows(self) -> Iterator[tuple[Row, bytes]]:
+        """Every whole line as an object and as bytes, one at a time: a file may be much larger than what is kept of it.
+        Nothing if there is no file.
+        """
+        bad: tuple[int, ValueError] | None = None
+        for number, line in enumerate(self._lines(), start=1):
+            if bad:
+                reason = printable(bad[1])
+                raise PasselError(f"line {bad[0]} of {self.path} is not JSON ({reason}). Remove that line.") from bad[1]
             try:
-                text = line.decode()
-                row = json.loads(text)
+                row = from_json(line)
                 if not isinstance(row, dict):
-                    raise ValueError("not an object")
+                    raise ValueError("not a JSON object")
             except ValueError as error:
-                if number == len(lines):
-                    break
-                raise PasselError(f"line {number} of {self.path} is not JSON ({error}). Remove that line.") from error
-            rows.append((row, text))
-        return rows
+                bad = number, error
+                continue
+            yield row, line
+
+    def _lines(self) -> Iterator[bytes]:
+        if not os.path.lexists(self.path):
+            return
+        try:
+            yield from read_lines(self.path)
+        except OSError as error:
+            raise PasselError(f"{self.path} cannot be read ({error.strerror}). Mend that or move it away.") from error

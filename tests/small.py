@@ -14,6 +14,7 @@ from passel.place.board import Board
 from passel.place.inline import Inline
 from passel.place.plan import Plan
 from passel.recipes.resolve import resolve_config
+from passel.testing.envs import Identity
 
 CORRIDOR = "passel.testing.envs:passel/Corridor-v0"
 IDENTITY = "passel.testing.envs:passel/Identity-v0"
@@ -36,6 +37,14 @@ SMALL: dict[str, Any] = {
     "tensorboard": False,
     "quiet": True,
 }
+
+
+def make_two() -> Identity:
+    return Identity(n_actions=2)
+
+
+def make_three() -> Identity:
+    return Identity(n_actions=3)
 
 
 #: What of these is DQN's own, and what stands in its place where experience comes in rollouts.

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import json
+import multiprocessing
 import pkgutil
 import shutil
 import subprocess
@@ -159,6 +161,35 @@ class TestTrain:
         assert run.summary.status == "finished"
         assert run.summary.episodes > 0
 
+    def test_from_an_environment_that_is_made_already(self, tmp_path: Path, trained: passel.Run) -> None:
+        env: Any = gym.make("CartPole-v1")
+        calls: list[Any] = [
+            lambda env: passel.train(env, **_without_env(), out=str(tmp_path / "run")),
+            lambda env: passel.evaluate(trained.path, env=env),
+            lambda env: passel.film(trained.path, env=env),
+            lambda env: passel.resume(trained.path, env),
+        ]
+        for call in calls:
+            with pytest.raises(passel.PasselError) as caught:
+                call(env)
+            assert str(caught.value) == (
+                "passel needs something that makes the environment, once for every worker, and this TimeLimit is an "
+                "environment that is made already. Pass the id, the class or a function: lambda: gym.make(...)."
+            )
+        with pytest.raises(passel.PasselError, match="and this int is no such thing"):
+            passel.train(typing.cast(Any, 3), **_without_env())
+        assert not (tmp_path / "run").exists()
+
+    def test_in_a_process_that_must_have_no_children(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """As a worker of multiprocessing.Pool is."""
+        settings = _without_env(place="processes", out=str(tmp_path / "run"))
+        process = multiprocessing.current_process()
+        monkeypatch.setitem(process._config, "daemon", True)  # type: ignore[attr-defined]
+        with pytest.raises(passel.PasselError, match="--place processes starts processes, which a daemonic process"):
+            passel.train(CORRIDOR, **settings, workers=2)
+        assert not (tmp_path / "run").exists()
+        assert passel.train(CORRIDOR, **_without_env(out=str(tmp_path / "run")), workers=2).summary.steps
+
     def test_the_run_says_where_it_is_and_what_came_out(self, trained: passel.Run) -> None:
         assert trained.path.is_dir()
         summary = trained.summary
@@ -189,6 +220,41 @@ class TestTrain:
 
 
 class TestResume:
+    @pytest.mark.parametrize("old", [False, True])
+    def test_a_run_of_a_function_needs_it_again(self, old: bool, tmp_path: Path) -> None:
+        """The folder has no name that would make it; older cards do not say so."""
+        settings = {**_without_env(), "sync": "solo", "workers": 1}
+        for function, called in ((lambda: Identity(n_actions=2), "<lambda>"), (make_identity, "make_identity")):
+            path = tmp_path / called
+            passel.train(function, **settings, out=str(path))
+            card = json.loads((path / "card.json").read_text())
+            assert card["env"].pop("factory") is True
+            if old:
+                (path / "card.json").write_text(json.dumps(card))
+            for call, use in ((passel.evaluate, "evaluate"), (passel.film, "film"), (passel.resume, "resume")):
+                with pytest.raises(passel.PasselError) as caught:
+                    call(path)
+                assert str(caught.value) == (
+                    f"{path} was trained on a Python function ({called}), which a run folder does not hold. "
+                    f"Use passel.{use}(path, env=that_function), or --env module:function on the command line."
+                )
+            assert passel.evaluate(path, env=function, episodes=1).episodes == 1
+            assert passel.evaluate(path, env="small:make_two" if called == "<lambda>" else "small:make_three").episodes
+            assert passel.resume(path, function, steps=500, quiet=True).summary.steps >= 500
+            with pytest.raises(passel.PasselError, match="CartPole-v1"):
+                passel.resume(path, "CartPole-v1", steps=600, quiet=True)
+
+    def test_a_run_of_an_id_says_so(self, trained: passel.Run) -> None:
+        assert json.loads((trained.path / "card.json").read_text())["env"]["factory"] is False
+
+    def test_a_run_of_a_function_of_a_module(self, tmp_path: Path) -> None:
+        """By its name, workers import it, and the run is resumed without a word."""
+        settings = _without_env(place="processes", out=str(tmp_path / "run"))
+        run = passel.train("small:make_three", **settings, workers=2)
+        assert run.policy.spec.n_actions == 3
+        assert passel.evaluate(run.path, episodes=1).episodes == 1
+        assert passel.resume(run.path, steps=500, quiet=True).summary.steps >= 500
+
     def test_a_resumed_run_takes_the_new_total_of_steps(self, tmp_path: Path) -> None:
         run = passel.train(
             CORRIDOR, **_without_env(until_solved=False), sync="locked", workers=2, out=str(tmp_path / "run")

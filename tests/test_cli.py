@@ -128,6 +128,14 @@ class TestMistakes:
             ),
             (["--gamma", "1.5"], "--gamma is 1.5, and must be from 0 to 1."),
             (["--worker", "3"], "there is no --worker. Did you mean --workers?"),
+            (["--steps", "1e5x"], "argument --steps: 1e5x is not a whole number"),
+            (["--steps", "inf"], "argument --steps: inf is not a whole number"),
+            (["--lr", "fast"], "argument --lr: fast is not a number"),
+            (
+                ["--eval-episodes", "0", "--until-solved"],
+                "--until-solved needs an evaluation to confirm it, and --eval-episodes 0 turns evaluations off. "
+                "Leave one of the two out.",
+            ),
             (["--zzz"], "there is no --zzz. `passel train --help` lists what there is."),
             (
                 ["--env", "passel.testing.envs:passel/Countdown-v0", "--until-solved"],
@@ -168,9 +176,9 @@ class TestMistakes:
         code, _, said = told(command, "empty")
         assert code == 2
         assert said.startswith("passel: empty is not a run: it has no config.toml and no card.json. ")
-        assert said.endswith("The nearest run is x.\n"), said
+        assert said.endswith('The nearest run is "x".\n'), said
         code, _, said = told(command, "y")
-        assert (code, said) == (2, "passel: there is no run y. The nearest run is x.\n")
+        assert (code, said) == (2, 'passel: there is no run y. The nearest run is "x".\n')
         assert sorted(os.listdir()) == ["empty", "x"]
         assert os.listdir("empty") == []
 
@@ -312,6 +320,17 @@ class TestTrain:
         assert told("resume", "run", "--steps", "200", "--quiet") == (0, "", "")
         assert summary(Path("run"))["steps"] >= 200
 
+    def test_without_an_evaluation(self, told: Callable[..., Said]) -> None:
+        """Nothing confirms that it is solved: it trains to its last step, whatever the returns."""
+        flags = [*INLINE, "--steps", "1600", "--solved-at", "1", "--eval-episodes", "0", "--quiet", "--out", "run"]
+        flags += ["--env", "passel.testing.envs:passel/Identity-v0", "--envs", "16"]
+        assert told("train", *flags) == (0, "", "")
+        found = summary(Path("run"))
+        assert (found["status"], found["eval"], found["solved_at_steps"]) == ("finished", None, None)
+        assert found["episodes"] > 100
+        assert found["return_mean_100"] >= 1
+        assert told("resume", "run", "--steps", "1700", "--quiet") == (0, "", "")
+
     def test_flags_stand_above_the_file(self, told: Callable[..., Said]) -> None:
         Path("my.toml").write_text('place = "inline"\nlr = 5e-4\ngamma = 0.9\n\n[run]\nsteps = 1e2\nquiet = true\n')
         flags = [*TINY, "--gamma", "0.8", "--out", "run"]
@@ -323,8 +342,14 @@ class TestTrain:
         """`--config runs/x/config.toml` trains the same weights again."""
         assert told("train", *INLINE, "--steps", "200", "--seed", "7", "--quiet", "--out", "one") == (0, "", "")
         assert told("train", "--config", "one/config.toml", "--out", "two") == (0, "", "")
-        one, two = (newest(Path(name)).groups["parameters"]["sync/q/vector"] for name in ("one", "two"))
+        assert told("train", "--config", "one/config.toml") == (0, "", ""), "in another folder than the run's own"
+        (named,) = Path("runs").iterdir()
+        one, two, three = (
+            newest(path).groups["parameters"]["sync/q/vector"] for path in (Path("one"), Path("two"), named)
+        )
         assert one.equal(two)
+        assert one.equal(three)
+        assert sorted(path.name for path in Path("one").iterdir()) == sorted(path.name for path in named.iterdir())
 
     def test_a_name_when_none_is_given(self, told: Callable[..., Said]) -> None:
         for _ in range(2):
@@ -348,7 +373,8 @@ class TestLooking:
     def test_eval(self, told: Callable[..., Said], run: Path) -> None:
         code, out, said = told("eval", "x", "--episodes", "20", "--seed", "5")
         assert (code, said) == (0, "")
-        found = re.fullmatch(r"20 greedy episodes: ([\d.]+) ± ([\d.]+) \(from ([\d.]+) to ([\d.]+)\)\n", out)
+        line = r"20 greedy episodes: ([\d.]+) ± ([\d.]+) \(from ([\d.]+) to ([\d.]+)\); checkpoint: step (\d+)\n"
+        found = re.fullmatch(line, out)
         assert found, out
         mean, std, low, high = map(float, found.groups())
         assert 8 <= low <= mean <= high <= 500
@@ -377,6 +403,37 @@ class TestLooking:
         code, out, _ = told("plot", "x", "y", "--x", "seconds", "--out", "both.png")
         assert (code, out) == (0, "both.png\n")
         assert Path("both.png").read_bytes().startswith(b"\x89PNG")
+
+    def test_plot_of_all_runs_in_a_folder(self, told: Callable[..., Said], run: Path) -> None:
+        pytest.importorskip("matplotlib")
+        shutil.copytree(run, "runs/one")
+        shutil.copytree(run, "runs/two")
+        assert told("plot", "runs") == (0, "runs/plot.png\n", "")
+        one = told("plot", "runs/one", "runs/two", "--out", "both.png")
+        assert one[0] == 0
+        assert Path("runs/plot.png").read_bytes() == Path("both.png").read_bytes()
+
+    def test_list_of_runs(self, told: Callable[..., Said], run: Path) -> None:
+        shutil.copytree(run, "runs/ended")
+        shutil.copytree(run, "runs/killed")
+        Path("runs/killed/summary.json").unlink()
+        shutil.copytree(run, "runs/odd")
+        Path("runs/odd/config.toml").write_text("= =")
+        code, out, said = told("list", "runs")
+        assert (code, said) == (0, "")
+        assert re.search(r"^runs/ended +CartPole-v1 +dqn +hogwild +finished +60\d +[\d.]+ *$", out, re.MULTILINE), out
+        assert re.search(r"^runs/killed +CartPole-v1 +dqn +hogwild +not ended", out, re.MULTILINE), out
+        assert re.search(r"^runs/odd .*damaged", out, re.MULTILINE), out
+        assert told("list", "none") == (2, "", "passel: there are no runs in none. Start one with `passel train`.\n")
+
+    def test_no_command_is_help(self, told: Callable[..., Said]) -> None:
+        code, out, said = told()
+        assert (code, said) == (0, "")
+        assert out.startswith("usage: passel ")
+        assert (code, out, said) == told("--help")
+
+    def test_no_episodes_to_film(self, told: Callable[..., Said], run: Path) -> None:
+        assert told("video", "x", "--episodes", "0") == (2, "", "passel: --episodes is 0, and must be at least 1.\n")
 
     def test_video(self, told: Callable[..., Said], run: Path) -> None:
         pytest.importorskip("av")

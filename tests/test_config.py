@@ -267,7 +267,7 @@ class TestRanges:
             ("sync_every", 0, "at least 1"),
             ("checkpoint_every", 0, "at least 1"),
             ("keep_checkpoints", 0, "at least 1"),
-            ("eval_episodes", 0, "at least 1"),
+            ("eval_episodes", -1, "0 or more"),
             ("seed", -1, "0 or more"),
             ("threads", -1, "0 or more"),
             ("batch", 0, "at least 1"),

@@ -60,7 +60,6 @@ ARROWS: dict[str, set[str]] = {
     "trust": {"envs", "run", *GROUND},
     "trained": {"trust", "algos", "envs", "evaluation", "place", "policy", "recipes", "run", "view", *GROUND},
     "cli": {
-        "reading",
         "algos",
         "api",
         "config",
@@ -91,7 +90,7 @@ DOORS = {
     ("learner", "algos"): {"passel.algos.base"},
     ("policy", "algos"): {"passel.algos.base"},
     ("learner", "sync"): {"passel.sync.base"},
-    ("view", "run"): {"passel.run.card"},
+    ("view", "run"): {"passel.run.card", "passel.run.files", "passel.run.lines"},
 }
 
 OPTIONAL = {

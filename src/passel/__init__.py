@@ -16,10 +16,10 @@ if TYPE_CHECKING:
     from passel.api import Run, resume, train
     from passel.policy import Policy
     from passel.run.summary import EvalResult, Summary
-    from passel.trained import evaluate, load
+    from passel.trained import evaluate, film, load
     from passel.types import PasselError
 
-__all__ = ["EvalResult", "PasselError", "Policy", "Run", "Summary", "evaluate", "load", "resume", "train"]
+__all__ = ["EvalResult", "PasselError", "Policy", "Run", "Summary", "evaluate", "film", "load", "resume", "train"]
 __version__ = "0.1.0"
 
 _HOMES = {
@@ -29,6 +29,7 @@ _HOMES = {
     "Run": "passel.api",
     "Summary": "passel.run.summary",
     "evaluate": "passel.trained",
+    "film": "passel.trained",
     "load": "passel.trained",
     "resume": "passel.api",
     "train": "passel.api",

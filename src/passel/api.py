@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import multiprocessing
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -31,13 +32,13 @@ from passel.place.processes import Processes
 from passel.policy import Policy
 from passel.recipes.resolve import resolve_config
 from passel.run import checkpoint
-from passel.run.card import machine_card
-from passel.run.folder import SIGNATURE, RunFolder, check_out, default_name
+from passel.run.card import levels_of, machine_card
+from passel.run.folder import CARD, SIGNATURE, RunFolder, check_out, default_name
 from passel.run.summary import Summary
 from passel.supervisor import History, Supervisor
-from passel.trained import Env, environment, load, name_of, spec_of, weights_of
+from passel.trained import Env, all_damaged, environment, load, name_of, spec_of, weights_of
 from passel.trust import sign_or_tell
-from passel.types import EnvSpec, PasselError
+from passel.types import EnvSpec, PasselError, printable
 from passel.view.terminal import View, make_view
 
 PLACEMENTS: dict[str, type[Placement]] = {"inline": Inline, "processes": Processes}
@@ -74,6 +75,7 @@ def train(env: Env | None = None, *, view: View | None = None, began: float | No
     if said.get("start_from"):
         said = inherited(said["start_from"], said)
     config, numbers = resolve_config(said)
+    _check_may_start(config)
     if config.out:
         check_out(Path(config.out))
     target: Env = config.env if env is None or isinstance(env, str) else env
@@ -93,6 +95,15 @@ def train(env: Env | None = None, *, view: View | None = None, began: float | No
         _sign(folder, config, view)
         folder.event("started", workers=plan.workers)
         return _run(plan, arena, folder, view, History(), interrupts, began)
+
+
+def _check_may_start(config: RunConfig) -> None:
+    """A daemonic process must have no children: Python would refuse in the middle of the start."""
+    if config.place != "inline" and multiprocessing.current_process().daemon:
+        raise PasselError(
+            f"--place {config.place} starts processes, which a daemonic process (a worker of multiprocessing.Pool) "
+            "must not. Use --place inline, or a concurrent.futures.ProcessPoolExecutor."
+        )
 
 
 def _sign(folder: RunFolder, config: RunConfig, view: View) -> None:
@@ -116,8 +127,8 @@ def inherited(path: str | Path, said: Mapping[str, Any]) -> dict[str, Any]:
 
 def _begin_from(path: str, plan: Plan, arena: Arena) -> None:
     """Put the weights of another run into a new arena, if they fit. Its optimiser begins anew."""
-    folder = RunFolder.open(Path(path), lock=False)
-    spec, hidden = spec_of(path), tuple(folder.read_config()["hidden"])
+    spec, (_, numbers) = spec_of(path), resolve_config(RunFolder.open(Path(path), lock=False).read_config())
+    hidden = numbers.hidden
     for what, its, ours in (
         ("observations of shape", spec.obs_shape, plan.spec.obs_shape),
         ("a number of actions of", spec.n_actions, plan.spec.n_actions),
@@ -130,9 +141,12 @@ def _begin_from(path: str, plan: Plan, arena: Arena) -> None:
                 "Choose an environment and settings of the same shape."
             )
     for name, vector in weights_of(path).items():
-        if vector.shape != arena[f"sync/{name}/vector"].shape:
-            raise PasselError(f"the weights of {path} do not fit this run's {name} network. Use the same settings.")
-        arena[f"sync/{name}/vector"].copy_(vector)
+        own = arena.get(f"sync/{name}/vector")
+        if own is None or vector.shape != own.shape or vector.dtype != own.dtype:
+            raise PasselError(
+                f"the weights of {path} do not fit this run's {printable(name)} network. Use the same settings."
+            )
+        own.copy_(vector)
 
 
 def resume(
@@ -153,13 +167,12 @@ def resume(
     began = time.perf_counter()
     view = view or make_view(quiet=quiet)
     with RunFolder.open(Path(path)) as folder, Interrupts() as interrupts:
-        saved = checkpoint.latest(folder.path, view.message)
-        if saved is None:
-            raise PasselError(f"{path} has no checkpoint to resume from. Remove it, or train again with another --out.")
+        saved = _newest(folder, view)
         content = folder.read_config()
         content |= {} if steps is None else {"steps": steps}
         content |= {} if until_solved is None else {"until_solved": until_solved}
         config, numbers = resolve_config(content)
+        _check_may_start(config)
         target = environment(folder, config, env, call="resume", trust=trust)
         if isinstance(target, str):
             config = dataclasses.replace(config, env=target)
@@ -167,7 +180,7 @@ def resume(
             raise PasselError(
                 f"{path} has already taken {saved.step} of {config.steps} steps. Use --steps with a larger number."
             )
-        history = History(**saved.meta)
+        history = History.from_meta(saved.meta)
         if history.solved_at_steps is not None and config.until_solved:
             raise PasselError(
                 f"{path} is solved, and --until-solved stops there. Use --no-until-solved to train on, "
@@ -175,20 +188,52 @@ def resume(
             )
         history.resumed += 1
         history.eval = None
-        held = folder.read_card().get("levels")
+        held = levels_of(folder.read_card(), config.workers, folder.path / CARD)
         plan = make_plan(config, numbers, target, resumed=history.resumed, held=held)
         if env is not None:
             load(path).moved_to(plan.spec)  # refuses another shape
         if trust:
             _sign(folder, config, view)
         arena = _make_arena(plan, view)
-        arena.load({name: tensor for group in saved.groups.values() for name, tensor in group.items()})
-        for name, number, page in saved.pages():
-            arena.load_page(name, number, page)
+        saved = _restore(saved, folder, arena, view)
+        history = dataclasses.replace(History.from_meta(saved.meta), resumed=history.resumed, eval=None)
         folder.truncate_metrics(saved.step, history.seconds)
         folder.event("resumed", steps=saved.step, checkpoint=saved.path.name)
         view.message(f"Resuming {path} at step {saved.step:,}.")
         return _run(plan, arena, folder, view, history, interrupts, began, saved.path)
+
+
+def _newest(folder: RunFolder, view: View, before: int | None = None) -> checkpoint.Checkpoint:
+    """The newest checkpoint that a run can be resumed from."""
+    skipped: list[str] = []
+    saved = checkpoint.latest(
+        folder.path, skipped.append, usable=lambda found: History.from_meta(found.meta), before=before
+    )
+    if saved is None and skipped:
+        raise PasselError(all_damaged(folder.path, skipped))
+    if saved is None:
+        raise PasselError(
+            f"{folder.path} has no checkpoint to resume from. Remove it, or train again with another --out."
+        )
+    for sentence in skipped:
+        view.message(sentence)
+    return saved
+
+
+def _restore(saved: checkpoint.Checkpoint, folder: RunFolder, arena: Arena, view: View) -> checkpoint.Checkpoint:
+    """Fill the arena from a checkpoint, or from the one before it if it does not fit; the one that was used."""
+    try:
+        arena.load({name: tensor for group in saved.groups.values() for name, tensor in group.items()})
+        for name, number, page in saved.pages():
+            arena.load_page(name, number, page)
+        return saved
+    except PasselError as error:
+        try:
+            older = _newest(folder, view, before=saved.step)
+        except PasselError:
+            raise error from None
+        view.message(f"{saved.path} does not fit ({error}): the one before it, of step {older.step}, is used.")
+        return _restore(older, folder, arena, view)
 
 
 def make_plan(

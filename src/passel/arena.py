@@ -191,13 +191,13 @@ class Arena(Tensors):
 
     def load(self, tensors: Mapping[str, Tensor]) -> None:
         """Fill from a checkpoint that has exactly the names, shapes and types of what is kept whole."""
-        for name, spec in self.specs.items():
-            if not spec.keep or spec.pages:
-                continue
+        kept = {name: spec for name, spec in self.specs.items() if spec.keep and not spec.pages}
+        for name, spec in kept.items():
             found = tensors.get(name)
             if found is None or tuple(found.shape) != spec.shape or found.dtype != spec.dtype:
                 raise PasselError(f"the checkpoint has no {name} of shape {spec.shape} and type {spec.dtype}")
-            self[name].copy_(found)
+        for name in kept:
+            self[name].copy_(tensors[name])
 
 
 def _aligned(nbytes: int) -> int:

@@ -15,7 +15,9 @@ import sys
 import time
 import types
 import typing
+import warnings
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NoReturn
@@ -98,7 +100,9 @@ def _dispatch(arguments: list[str], began: float) -> int:
 
     try:
         said = _parser(arguments).parse_args(arguments)
-        code: int = COMMANDS[said.command](said, began)
+        with warnings.catch_warnings():
+            warnings.showwarning = partial(_show_warning, warnings.showwarning)
+            code: int = COMMANDS[said.command](said, began)
         return code
     except PasselError as error:
         _complain(str(error))
@@ -110,6 +114,14 @@ def _dispatch(arguments: list[str], began: float) -> int:
             raise
         _complain(str(error))
         return EXIT_FAILED
+
+
+def _show_warning(usual: Callable[..., None], message: Warning | str, category: type[Warning], *where: Any) -> None:
+    """passel's own warnings are sentences for the user; all others are shown as ever."""
+    if category.__module__.startswith("passel."):
+        _complain(str(message))
+    else:
+        usual(message, category, *where)
 
 
 def _complain(text: str) -> None:
@@ -334,6 +346,8 @@ def _read_config(path: Path, flags: Mapping[str, Any], *, trust: bool) -> dict[s
     content = read_toml(path)
     if path.name == CONFIG and (path.parent / CARD).exists():
         content.pop("out", None)
+        if content.get("until_solved") is True:  # the default, which is written down also where nothing can be solved
+            del content["until_solved"]
         if "env" not in flags and "env" in content:
             trained.check_env(RunFolder.open(path.parent, lock=False), str(content["env"]), call="train", trust=trust)
     return content
@@ -391,7 +405,7 @@ def _eval(said: argparse.Namespace, began: float) -> int:
     spec = trained.spec_of(said.run) if said.env is None else describe(said.env) if is_atari(said.env) else None
     human = None if spec is None else spec.human_normalised(result.mean)
     share = "" if human is None else f", {human:.1%} of human"
-    print(f"{result.episodes} {how}episodes: {result.mean:.1f} {spread}{share}")
+    print(f"{result.episodes} {how}episodes: {result.mean:.1f} {spread}{share}; checkpoint: step {result.step}")
     return 0
 
 
@@ -399,7 +413,8 @@ def _video(said: argparse.Namespace, began: float) -> int:
     from passel import trained
 
     for film in trained.film(said.run, episodes=said.episodes, seed=said.seed, env=said.env, trust=said.trust):
-        print(f"{film.path}  {film.rank}: score {film.score:.1f}, {film.length} steps")
+        played = f"score {film.score:.1f}, {film.length} steps; checkpoint: step {film.step}"
+        print(f"{film.path}  {film.rank}: {played}")
     return 0
 
 

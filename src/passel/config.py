@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
-import tomllib
 import types
 import typing
 from collections.abc import Iterable, Mapping
@@ -12,7 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from passel.types import PasselError
+from passel.reading import read_config
+from passel.types import PasselError, printable
 
 T = TypeVar("T")
 
@@ -31,8 +31,8 @@ class RunConfig:
 
     env: str = option(
         "LunarLander-v3",
-        "Environment: a Gymnasium id, package:Id-v0 to import the package first, a set of levels (levels:NAME) or the "
-        "address of a server (tcp://HOST:PORT).",
+        "Environment: a Gymnasium id, package:Id-v0 to import the package first, module:function for a function that "
+        "makes one, a set of levels (levels:NAME) or the address of a server (tcp://HOST:PORT).",
     )
     algo: str = option("dqn", "Algorithm.")
     recipe: str = option("", "A system from the literature, with its numbers: see passel list.")
@@ -56,7 +56,7 @@ class RunConfig:
     )
     until_solved: bool = option(True, "Stop when the environment is solved and a greedy evaluation confirms it.")
     solved_at: float | None = option(None, "Mean return that counts as solved; none: the environment's own threshold.")
-    eval_episodes: int = option(100, "Fresh greedy episodes of an evaluation.")
+    eval_episodes: int = option(100, "Fresh greedy episodes of an evaluation; 0: no evaluation, and so no solved.")
     envs: int = option(16, "Environments that each worker steps at once; with a list of levels, of each level.")
     backend: Literal["auto", "ale", "gymnasium", "envpool"] = option(
         "auto",
@@ -169,12 +169,11 @@ _NAMES = {int: "a whole number", float: "a number", str: "text", bool: "true or 
 def read_toml(path: Path) -> dict[str, Any]:
     """The keys of a configuration file. Tables are only for the eye: their keys count as if they stood at the top."""
     try:
-        with path.open("rb") as file:
-            content = tomllib.load(file)
+        content = read_config(path)
     except FileNotFoundError:
         raise PasselError(f"there is no file {path}. Give --config the path of a TOML file.") from None
-    except tomllib.TOMLDecodeError as error:
-        raise PasselError(f"{path} is not valid TOML: {error}") from None
+    except ValueError as error:
+        raise PasselError(f"{path} is not valid TOML: {printable(error)}") from None
     except OSError as error:
         raise PasselError(f"{path} cannot be read ({error.strerror}). Give --config the path of a TOML file.") from None
     flat: dict[str, Any] = {}

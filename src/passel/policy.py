@@ -12,9 +12,35 @@ from torch import Tensor
 
 from passel.algos.base import Algorithm
 from passel.arena import Tensors
-from passel.types import Array, EnvSpec, PasselError
+from passel.types import Array, EnvSpec, PasselError, printable
 
 END = 1 << 62  # steps: where every schedule has come to its end
+
+
+def why_not(algorithm: type[Algorithm], numbers: Any, spec: EnvSpec, vectors: Mapping[str, Tensor]) -> str | None:
+    """Why these vectors are not the weights of this algorithm's networks; None if they are.
+
+    Nothing is allocated: the numbers may come from a damaged file, and ask for any size. The networks are built on
+    torch's meta device, which has shapes and no memory, after what numpy would allocate was compared with the weights.
+    """
+    for name, vector in vectors.items():
+        if vector.dim() != 1 or vector.dtype != torch.float32:
+            return f"{name} is {vector.dtype} {tuple(vector.shape)}, and must be a float32 vector"
+    weights = sum(len(vector) for vector in vectors.values())
+    widths = [spec.n_actions, *spec.action_shape]
+    for name in ("hidden", "model_hidden", "filters", "atoms", "ensemble"):
+        value = getattr(numbers, name, 0)
+        widths += value if isinstance(value, tuple) else [value]
+    if max(widths) > weights:
+        return f"a layer of {max(widths)} has more than all {weights} weights"
+    try:
+        with torch.device("meta"):
+            blank = {name: torch.zeros(s.shape, dtype=s.dtype) for name, s in algorithm.specs(numbers, spec).items()}
+            flats = algorithm(numbers, spec, Tensors(blank)).flats
+    except (RuntimeError, TypeError, ValueError, OverflowError, IndexError) as error:
+        return f"no network can be built ({type(error).__name__}: {printable(error, 100)})"
+    expected, found = ({name: len(flat) for name, flat in those.items()} for those in (flats, vectors))
+    return None if expected == found else f"networks of {expected} weights, and there are {found}"
 
 
 class Policy:
@@ -23,6 +49,9 @@ class Policy:
     policy = passel.load("runs/x")
     action = policy.act(obs)            # an int (or a vector) for one observation, an array for a batch
     """
+
+    #: The step of the checkpoint that it was loaded from; None if it comes from a run that goes on.
+    step: int | None = None
 
     def __init__(self, algorithm: type[Algorithm], numbers: Any, spec: EnvSpec, vectors: Mapping[str, Tensor]) -> None:
         blank = {name: torch.zeros(s.shape, dtype=s.dtype) for name, s in algorithm.specs(numbers, spec).items()}

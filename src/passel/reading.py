@@ -37,7 +37,7 @@ _DOTS = 200  # in a line of TOML: the time to parse a dotted key grows with the 
 _CHUNK = MB
 
 
-def open_regular(path: Path, flags: int = os.O_RDONLY, *, follow: bool = False) -> int:
+def open_regular(path: str | Path, flags: int = os.O_RDONLY, *, follow: bool = False) -> int:
     """A descriptor of the regular file `path`, or an OSError. A link is not followed unless `follow`, and the call
     never waits, as opening a pipe would. To write, the file must have no second name: the other may be anywhere.
     """
@@ -60,19 +60,15 @@ def open_regular(path: Path, flags: int = os.O_RDONLY, *, follow: bool = False) 
     return fd
 
 
-def read_regular(path: Path, limit: int, *, follow: bool = False) -> bytes:
-    """All bytes of a regular file that has at most `limit` of them, or an OSError."""
-    fd = open_regular(path, follow=follow)
-    try:
-        data = b""
-        while len(data) <= limit:
-            chunk = os.read(fd, min(_CHUNK, limit + 1 - len(data)))
-            if not chunk:
-                return data
-            data += chunk
-    finally:
-        os.close(fd)
-    raise OSError(errno.EFBIG, f"larger than {limit / MB:g} MB", str(path))
+def read_regular(path: str | Path, most: int = MB, *, follow: bool = True) -> bytes:
+    """All bytes of a regular file that has at most `most` of them, or an OSError. Inside a run folder, do not `follow`
+    links.
+    """
+    with os.fdopen(open_regular(path, follow=follow), "rb") as file:
+        data = file.read(most + 1)
+    if len(data) > most:
+        raise OSError(errno.EFBIG, f"larger than {most / MB:g} MB", str(path))
+    return data
 
 
 def read_lines(path: Path) -> Iterator[bytes]:
@@ -112,7 +108,7 @@ def from_toml(data: bytes) -> dict[str, Any]:
         raise ValueError("nested too deeply") from None
 
 
-def read_config(path: Path, *, follow: bool = False) -> dict[str, Any]:
+def read_config(path: Path, *, follow: bool = True) -> dict[str, Any]:
     """A configuration of which every value has a size and, where code depends on it at once, a type; a ValueError or an
     OSError otherwise.
     """
@@ -174,12 +170,13 @@ def as_fields(hints: Mapping[str, Any], content: object) -> dict[str, Any]:
 
 def _is_of(value: object, hint: Any) -> bool:
     kind, parts = typing.get_origin(hint), typing.get_args(hint)
+    if hint is Any:
+        return True
     if kind in (typing.Union, types.UnionType):
         return any(_is_of(value, part) for part in parts)
-    if kind is list:
-        return isinstance(value, list) and all(_is_of(item, parts[0]) for item in value)
-    if kind is dict:
-        return isinstance(value, dict) and all(_is_of(k, parts[0]) and _is_of(v, parts[1]) for k, v in value.items())
+    if kind in (list, dict):
+        items = list(value.values()) if isinstance(value, dict) else value  # keys of JSON are always text
+        return type(value) is kind and all(_is_of(item, parts[-1]) for item in typing.cast(list[object], items))
     if hint is float and type(value) in (int, float):
         return abs(typing.cast(float, value)) <= sys.float_info.max  # NaN is not
     return type(value) is hint and not (hint is int and abs(typing.cast(int, value)) > LARGEST)

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Self, get_type_hints
 
 import numpy as np
 import torch
@@ -27,6 +27,7 @@ from passel.place.board import COLUMNS, State
 from passel.place.budget import at_most, usable_cores
 from passel.place.plan import Plan
 from passel.policy import Policy
+from passel.reading import as_fields
 from passel.run import checkpoint
 from passel.run.folder import RunFolder
 from passel.run.rss import PeakRss
@@ -59,6 +60,19 @@ class History:
     eval: dict[str, float] | None = None
     next_evaluation: int = 0
     peak_rss_mb: float = 0.0
+
+    @classmethod
+    def from_meta(cls, meta: Mapping[str, Any]) -> Self:
+        """What a checkpoint remembers. Raises ValueError, with the reason, for anything that `vars` of a history never
+        is. A field that the checkpoint does not have is as at the start; a score that was not finite is null there.
+        """
+        hints = get_type_hints(cls) | {"scores": list[float | None], "eval": dict[str, float | None] | None}
+        found = as_fields(hints, meta)
+        negative = [name for name, value in found.items() if hints[name] is int and value < 0]
+        if negative:
+            raise ValueError(f"{negative[0]} is negative")
+        found["scores"] = [score for score in found.get("scores", []) if score is not None]
+        return cls(**found)
 
 
 class Supervisor:
@@ -143,7 +157,8 @@ class Supervisor:
         self._show("checkpoint")
         self._placement.pause()
         self._history.seconds = self._seconds()
-        if status == "finished" and self._history.eval is None and self._evaluate() is None:
+        wanted = self._plan.config.eval_episodes > 0
+        if status == "finished" and wanted and self._history.eval is None and self._evaluate() is None:
             status = "stopped"
         if status == "finished" and self._history.solved_at_steps is not None:
             status = "solved"
@@ -251,6 +266,8 @@ class Supervisor:
         """The mean of the last 100 training episodes reached the threshold, and no evaluation has just denied it."""
         if self.threshold is None or len(self._scores) < WINDOW or self._history.solved_at_steps is not None:
             return False
+        if not self._plan.config.eval_episodes:
+            return False
         mean = self._mean_return()
         return mean is not None and mean >= self.threshold and self._history.episodes >= self._history.next_evaluation
 
@@ -301,7 +318,7 @@ class Supervisor:
         except EvaluationStoppedError:
             return None
         result = summarise(played)
-        self._history.eval = vars(result) | {}
+        self._history.eval = vars(result) | {"step": self._board.steps}
         return result
 
     def _play_levels(self, names: tuple[str, ...], seed: int) -> dict[str, list[Episode]]:

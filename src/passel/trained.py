@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+import re
+import warnings
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,15 +22,21 @@ from passel.envs.make import choose, describe, is_served, make_filmed
 from passel.evaluation import level_table, play, play_levels, summarise
 from passel.place.budget import usable_cores
 from passel.place.env_args import env_args
-from passel.policy import Policy
+from passel.policy import Policy, why_not
 from passel.recipes.resolve import resolve_config
 from passel.run import checkpoint
-from passel.run.folder import RunFolder
+from passel.run.card import env_of
+from passel.run.folder import CARD, CONFIG, RunFolder
 from passel.run.summary import EvalResult
 from passel.streams import derive
 from passel.trust import check as check_trust
 from passel.types import EnvSpec, PasselError, printable
 from passel.view.video import VideoFile, record_episodes
+
+
+class SkippedCheckpointWarning(UserWarning):
+    """An older checkpoint is used, because a newer one is damaged."""
+
 
 Env = str | Callable[[], gym.Env[Any, Any]]
 
@@ -37,31 +45,72 @@ CALLS = {
     "train": "Use passel.train(that_function, ...)",
     "resume": "Use passel.resume(path, env=that_function)",
     "evaluate": "Use passel.evaluate(path, env=that_function)",
-    "film": "Use passel.trained.film(path, env=that_function)",
+    "film": "Use passel.film(path, env=that_function)",
 }
 
 
 def load(path: str | Path) -> Policy:
-    """The policy of a run, from its last good checkpoint. Starts nothing, needs no environment."""
-    _, config, numbers = _opened(path)
-    return Policy(ALGORITHMS[config.algo], numbers, spec_of(path), weights_of(path))
+    """The policy of a run, from its last good checkpoint, whose step is `policy.step`. A warning says so if newer ones
+    are damaged. Starts nothing, needs no environment.
+    """
+    folder, config, numbers = _opened(path)
+    spec, saved = env_of(folder.read_card(), folder.path / CARD), _newest(folder.path)
+    vectors = _vectors(saved)
+    reason = why_not(ALGORITHMS[config.algo], numbers, spec, vectors)
+    if reason:
+        raise PasselError(
+            f"the weights of {saved.path} are not those that {CONFIG} and {CARD} of {path} describe: {reason}. "
+            "Restore these two files, or train again."
+        )
+    policy = Policy(ALGORITHMS[config.algo], numbers, spec, vectors)
+    policy.step = saved.step
+    return policy
 
 
 def spec_of(path: str | Path) -> EnvSpec:
     """What a run's environment is, as its card says."""
-    return _spec_from_card(RunFolder.open(Path(path), lock=False).read_card()["env"])
+    folder = RunFolder.open(Path(path), lock=False)
+    return env_of(folder.read_card(), folder.path / CARD)
 
 
 def weights_of(path: str | Path) -> dict[str, Tensor]:
-    """The weights of a run's last good checkpoint, by network."""
-    saved = checkpoint.latest(Path(path), lambda _: None)
+    """The weights of a run's last good checkpoint, by network. A warning says so if newer ones are damaged."""
+    return _vectors(_newest(RunFolder.open(Path(path), lock=False).path))
+
+
+def _newest(path: Path) -> checkpoint.Checkpoint:
+    """The parameters of the newest checkpoint that has them whole."""
+    skipped: list[str] = []
+    saved = checkpoint.latest(path, skipped.append, wanted=("parameters",), usable=_vectors)
     if saved is None:
-        raise PasselError(f"{path} has no checkpoint yet. Wait for the first, or train longer.")
-    return {
+        raise PasselError(
+            all_damaged(path, skipped)
+            if skipped
+            else f"{path} has no checkpoint yet. Wait for the first, or train longer."
+        )
+    for sentence in skipped:
+        warnings.warn(sentence, SkippedCheckpointWarning, stacklevel=3)
+    return saved
+
+
+def all_damaged(path: str | Path, skipped: Sequence[str]) -> str:
+    """The error where none of a run's checkpoints can be used."""
+    return (
+        f"{path} has {len(skipped)} checkpoint{'s' * (len(skipped) > 1)}, and none can be used. "
+        f"{' '.join(skipped)} Restore one from a copy, or train again."
+    )
+
+
+def _vectors(saved: checkpoint.Checkpoint) -> dict[str, Tensor]:
+    """The vector of each network. Raises ValueError if there is none."""
+    found = {
         name.split("/")[1]: tensor
-        for name, tensor in saved.groups["parameters"].items()
-        if name.startswith("sync/") and name.endswith("/vector")
+        for name, tensor in saved.groups.get("parameters", {}).items()
+        if re.fullmatch("sync/[^/]+/vector", name)
     }
+    if not found:
+        raise ValueError("it has no parameters")
+    return found
 
 
 def evaluate(
@@ -89,23 +138,23 @@ def evaluate(
             policy = policy.moved_to(levels.describe())
         each = max(1, episodes // len(levels.train))
         found = play_levels(policy, levels, levels.train, each, fresh, sample=sample, progress=progress)
-        return summarise([episode for level in found.values() for episode in level])
+        every = [episode for level in found.values() for episode in level]
+        return dataclasses.replace(summarise(every), step=policy.step)
     there = config if env is None else dataclasses.replace(config, env=name_of(env), backend="auto")
     rules = env_args(there, learning=False)
-    if env is not None:
-        policy = policy.moved_to(describe(env, env_args=rules))
-    return summarise(
-        play(
-            policy,
-            target,
-            episodes,
-            fresh,
-            threads=usable_cores(),
-            env_args=rules,
-            sample=sample,
-            progress=progress,
-        )
+    backend: Any = "auto" if env is not None else policy.spec.backend
+    moved = policy.moved_to(describe(target, backend, rules))
+    played = play(
+        policy if env is None else moved,
+        target,
+        episodes,
+        fresh,
+        threads=usable_cores(),
+        env_args=rules,
+        sample=sample,
+        progress=progress,
     )
+    return dataclasses.replace(summarise(played), step=policy.step)
 
 
 def evaluate_levels(
@@ -168,7 +217,9 @@ def film(
         return make_filmed(target, backend, env_args(there, learning=False))
 
     seeds = range(seed, seed + episodes)
-    return record_episodes(make, lambda obs: np.asarray(policy.act(obs)), seeds, folder.videos, episodes)
+    return record_episodes(
+        make, lambda obs: np.asarray(policy.act(obs)), seeds, folder.videos, episodes, step=policy.step
+    )
 
 
 def environment(folder: RunFolder, config: RunConfig, env: Env | None, *, call: str, trust: bool) -> Env:
@@ -207,15 +258,3 @@ def _opened(path: str | Path) -> tuple[RunFolder, RunConfig, Any]:
     """A run's folder, what the run was told, and its algorithm's numbers."""
     folder = RunFolder.open(Path(path), lock=False)
     return folder, *resolve_config(folder.read_config())
-
-
-def _spec_from_card(facts: Mapping[str, Any]) -> EnvSpec:
-    known = {f.name: facts[f.name] for f in dataclasses.fields(EnvSpec) if f.name in facts}
-    known |= {"obs_shape": tuple(facts["obs_shape"]), "obs_dtype": np.dtype(facts["obs_dtype"])}
-    if known.get("reference_scores") is not None:
-        known["reference_scores"] = tuple(known["reference_scores"])
-    for name in ("bounds", "action_bounds"):
-        if known.get(name) is not None:
-            low, high = known[name]
-            known[name] = tuple(low), tuple(high)
-    return EnvSpec(**known)

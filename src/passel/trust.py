@@ -142,11 +142,12 @@ def _signature(folder: Path, key: bytes) -> str:
 def key_file() -> Path:
     """Where this user's key is. XDG says that a relative path in the variable is to be ignored."""
     folder = os.environ.get("XDG_CONFIG_HOME", "")
-    try:
-        root = Path(folder) if os.path.isabs(folder) else Path.home() / ".config"
-    except RuntimeError as error:  # no HOME, and no entry in the password database
-        raise NoKeyError("there is no home folder for the key") from error
-    return root / "passel" / "run.key"
+    if os.path.isabs(folder):
+        return Path(folder) / "passel" / "run.key"
+    home = Path(os.path.expanduser("~"))
+    if not home.is_dir():  # nor is it ours to make
+        raise NoKeyError("there is no home folder for the key")
+    return home / ".config" / "passel" / "run.key"
 
 
 def _key(*, make: bool) -> bytes:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib.util
 import sys
+from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
@@ -32,9 +34,14 @@ def message(env: Any, backend: Any = "gymnasium", **env_args: Any) -> str:
         ("CartPole-v7", "CartPole-v1"),
         ("cart-pole", "CartPole-v1"),
         ("passel.testing.envs:passel/Coridor-v0", "passel/Corridor-v0"),
+        ("Breakout-v5", "ALE/Breakout-v5"),
+        ("BreakoutNoFrameskip-v4", "ALE/Breakout-v5"),
+        ("MsPacmanDeterministic-v4", "ALE/MsPacman-v5"),
+        ("breakout", "ALE/Breakout-v5"),
     ],
 )
-def test_an_unknown_id_names_the_nearest(wrong: str, right: str) -> None:
+def test_an_unknown_id_names_the_nearest(wrong: str, right: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(gym.registry, wrong, raising=False)  # ale-py registers old ids too, once it is imported
     assert message(wrong) == f'there is no environment "{wrong}". Did you mean {right}?'
 
 
@@ -99,20 +106,65 @@ def test_observations_that_are_no_box() -> None:
             super().__init__()
             self.observation_space = gym.spaces.Dict({"a": Box(0, 1, (2,)), "b": Discrete(3)})  # type: ignore[assignment]
 
-    cure = "Give a factory instead of the id: lambda: gymnasium.wrappers.FlattenObservation(gymnasium.make"
+    cure = "Use a function that wraps it, def make_env(): return gymnasium.wrappers.FlattenObservation({}), as env, "
+    cure += "or on the command line as --env my_module:make_env."
     assert message(Pair) == (
         "passel reads observations that are one Box of numbers, and Pair has "
-        f"Dict('a': Box(0.0, 1.0, (2,), float32), 'b': Discrete(3)). {cure}(\"Pair\"))."
+        f"Dict('a': Box(0.0, 1.0, (2,), float32), 'b': Discrete(3)). {cure.format('Pair()')}"
     )
+    made = 'gymnasium.make("FrozenLake-v1")'
     assert message("FrozenLake-v1") == (
         "passel reads observations that are one Box of numbers, and FrozenLake-v1 has Discrete(16). "
-        f'{cure}("FrozenLake-v1")).'
+        f"{cure.format(made)}"
     )
 
 
 def test_the_cure_for_observations_works() -> None:
     spec = describe(lambda: gym.wrappers.FlattenObservation(gym.make("FrozenLake-v1")))
     assert (spec.id, spec.obs_shape, spec.max_episode_steps) == ("FrozenLake-v1", (16,), 100)
+
+
+class TestAFunctionOfAModule:
+    """`module:name` is an id that the module registers, or else a function or class of it."""
+
+    @pytest.fixture(autouse=True)
+    def module(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        source = "import gymnasium as gym\nfrom passel.testing.envs import Corridor, Identity\n"
+        source += "def make(): return gym.wrappers.TimeLimit(Corridor(), 7)\nnumber = 3\n"
+        source += "gym.register('Identity', Corridor, max_episode_steps=5)\n"
+        (tmp_path / "a_users_module.py").write_text(source)
+        monkeypatch.chdir(tmp_path)
+        monkeypatch.setattr(sys, "path", sys.path.copy())
+        monkeypatch.delitem(sys.modules, "a_users_module", raising=False)
+        monkeypatch.delitem(gym.registry, "Identity", raising=False)
+
+    def test_in_the_current_folder(self, tmp_path: Path) -> None:
+        """Which the console script has not on its path."""
+        assert str(tmp_path) not in sys.path
+        spec = describe("a_users_module:make")
+        assert (spec.id, spec.max_episode_steps) == ("a_users_module:make", 7)
+        assert sys.path[-1] == str(tmp_path), "what is installed comes first"
+        with closing(make_envs("a_users_module:make", 2, 1)) as envs:
+            assert envs.reset().shape == (2, *spec.obs_shape)
+
+    def test_a_class(self) -> None:
+        assert describe("a_users_module:Corridor").obs_shape == describe(Corridor).obs_shape
+
+    def test_an_id_counts_first(self) -> None:
+        assert describe("a_users_module:Identity").max_episode_steps == 5
+
+    @pytest.mark.parametrize("name", ["nothing", "number"])
+    def test_neither(self, name: str) -> None:
+        assert message(f"a_users_module:{name}") == (
+            f"the module a_users_module has neither an environment nor a function called {name}. "
+            "Write package:Id-v0, or module:function with a function that returns an environment."
+        )
+
+    def test_a_module_that_fails(self, tmp_path: Path) -> None:
+        (tmp_path / "a_broken_module.py").write_text("1 / 0")
+        assert message("a_broken_module:make") == (
+            "a_broken_module cannot be imported (ZeroDivisionError: division by zero). Correct that module."
+        )
 
 
 def test_a_make_that_fails() -> None:

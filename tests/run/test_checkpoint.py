@@ -17,6 +17,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
+from hostile import edit_manifest, replaced_by, seal
 from passel.arena import Arena, Spec
 from passel.run.checkpoint import BrokenCheckpoint, Checkpoint, latest, load, save
 from passel.run.tensors import DTYPES
@@ -96,7 +97,7 @@ def test_the_manifest_says_size_and_hash_and_the_library_reads_the_files(tmp_pat
     path = save(tmp_path, 30, groups_of(4), {"seed": 2**100, "list": [1, 2.5, "x"]})
     manifest = json.loads((path / "manifest.json").read_text())
     assert path == tmp_path / "checkpoints" / "30"
-    assert (manifest["format"], manifest["step"], manifest["meta"]["seed"]) == (1, 30, 2**100)
+    assert (manifest["format"], manifest["step"], manifest["meta"]["seed"]) == (2, 30, 2**100)
     assert manifest["files"].keys() == {"parameters.safetensors", "memory.safetensors"}
     for name, facts in manifest["files"].items():
         content = (path / name).read_bytes()
@@ -136,12 +137,6 @@ def flip_a_byte(path: Path) -> None:
     path.write_bytes(content)
 
 
-def edit_manifest(path: Path, edit: Callable[[dict[str, Any]], Any]) -> None:
-    manifest = json.loads((path / "manifest.json").read_text())
-    edit(manifest)
-    (path / "manifest.json").write_text(json.dumps(manifest))
-
-
 def renamed_file(name: str) -> Callable[[Path], None]:
     def damage(path: Path) -> None:
         edit_manifest(path, lambda m: m["files"].update({name: m["files"].pop("memory.safetensors")}))
@@ -178,7 +173,29 @@ DAMAGES: dict[str, tuple[Callable[[Path], Any], str]] = {
     "deep json": (lambda p: (p / "manifest.json").write_text("[" * 100_000), "manifest.json is not JSON"),
     "binary manifest": (lambda p: (p / "manifest.json").write_bytes(b"\xff\x00\xfe"), "manifest.json is not JSON"),
     "a list": (lambda p: (p / "manifest.json").write_text("[]"), "manifest.json is not a manifest"),
-    "a later format": (lambda p: edit_manifest(p, lambda m: m.update(format=2)), "has format 2 and this passel reads"),
+    "a later format": (lambda p: edit_manifest(p, lambda m: m.update(format=3)), "has format 3 and this passel reads"),
+    "no digest": (lambda p: (p / "manifest.sha256").unlink(), "manifest.sha256 is missing"),
+    "an earlier format": (lambda p: edit_manifest(p, lambda m: m.update(format=1.0)), "has format 1.0 and this passel"),
+    "an unknown field": (lambda p: edit_manifest(p, lambda m: m.update(more=1)), "an unknown field 'more'"),
+    "no pages": (lambda p: edit_manifest(p, lambda m: m.pop("pages")), "manifest.json has no pages"),
+    "a pipe for a manifest": (lambda p: replaced_by(p / "manifest.json", os.mkfifo), "not a regular file"),
+    "a folder for a manifest": (lambda p: replaced_by(p / "manifest.json", os.mkdir), "not a regular file"),
+    "a device for a manifest": (
+        lambda p: replaced_by(p / "manifest.json", lambda at: os.symlink("/dev/zero", at)),
+        "a symbolic link",
+    ),
+    "a huge manifest": (lambda p: os.truncate(p / "manifest.json", 10**12), "larger than 32 MB"),
+    "a huge file": (
+        lambda p: edit_manifest(p, lambda m: m["files"]["memory.safetensors"].update(size=10**15)),
+        "has 1,000,000,000 MB of tensors",
+    ),
+    "a name twice": (
+        lambda p: seal(p, '{"step": 1, ' + (p / "manifest.json").read_text().lstrip()[1:]),
+        "the key 'step' is there twice",
+    ),
+    "5,000 digits": (lambda p: seal(p, '{"step": ' + "9" * 5000 + "}"), "manifest.json is not JSON"),
+    "a huge step": (lambda p: edit_manifest(p, lambda m: m.update(step=10**300)), "step is"),
+    "pages of text": (lambda p: edit_manifest(p, lambda m: m.update(pages={"sizes": "x", "places": {}})), "no pages"),
     "no files": (lambda p: edit_manifest(p, lambda m: m.pop("files")), "manifest.json has no files"),
     "no facts": (lambda p: edit_manifest(p, lambda m: m["files"].update({"memory.safetensors": 3})), "says nothing of"),
     "another step": (lambda p: edit_manifest(p, lambda m: m.update(step=9)), "is of step 9, not 300"),

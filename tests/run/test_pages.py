@@ -14,6 +14,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hostile import seal
 from passel.arena import Arena, Pages, Spec
 from passel.run.checkpoint import BrokenCheckpoint, latest, load, save
 from passel.types import PasselError
@@ -214,7 +215,7 @@ def test_a_manifest_that_makes_no_sense_is_a_broken_checkpoint(tmp_path: Path, p
     (pack,) = path.glob("pages-*")
     manifest = json.loads((path / "manifest.json").read_text())
     manifest["pages"] = json.loads(json.dumps(pages).replace("PACK", pack.name))
-    (path / "manifest.json").write_text(json.dumps(manifest))
+    seal(path, json.dumps(manifest))
     with pytest.raises(BrokenCheckpoint, match=r"pages|page"):
         load(path)
 

@@ -140,9 +140,7 @@ def _imported(env: str, module: str) -> ModuleType:
             "Install it, or correct what stands before the colon."
         ) from error
     except Exception as error:
-        raise PasselError(
-            f"the module {printable(module)} cannot be imported ({_brief(error)}). Correct it."
-        ) from error
+        raise PasselError(f"{printable(module)} cannot be imported ({_brief(error)}). Correct that module.") from error
 
 
 def _look_in_the_current_folder(module: str) -> None:

@@ -25,8 +25,8 @@ def read_spaces(name: str, observation: gym.Space[Any], action: gym.Space[Any]) 
     """The numbers, or a PasselError that names the space that passel cannot use."""
     if not isinstance(observation, Box):
         raise PasselError(
-            f"passel reads observations that are one Box of numbers, and {name} has {_brief(observation)}. Give a "
-            f'factory instead of the id: lambda: gymnasium.wrappers.FlattenObservation(gymnasium.make("{name}")).'
+            f"passel reads observations that are one Box of numbers, and {name} has {_brief(observation)}. "
+            + wrapped(name, "gymnasium.wrappers.FlattenObservation({})")
         )
     shape, dtype = observation.shape, _boundary_dtype(observation.dtype)
     if isinstance(action, Discrete):
@@ -39,6 +39,15 @@ def read_spaces(name: str, observation: gym.Space[Any], action: gym.Space[Any]) 
             "of the two."
         )
     return Spaces(shape, dtype, 0, 0, bounds)
+
+
+def wrapped(name: str, expression: str) -> str:
+    """The cure for an environment that needs a wrapper: `expression`, around whatever makes this one."""
+    made = f'gymnasium.make("{name}")' if name.rpartition(":")[2] in gym.registry else f"{name}()"
+    return (
+        f"Use a function that wraps it, def make_env(): return {expression.format(made)}, as env, or on the command "
+        "line as --env my_module:make_env."
+    )
 
 
 def read_bounds(space: gym.Space[Any]) -> Bounds | None:

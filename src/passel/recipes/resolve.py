@@ -52,6 +52,7 @@ def resolve_config(*layers: Mapping[str, Any]) -> tuple[RunConfig, Any]:
         topology=topology_of(config),
         workers=config.workers or _default_workers(config),
         steps=config.steps or DEFAULT_STEPS,
+        until_solved=_until_solved(said, config),
     )
     check(config)
     _refuse_without_effect(said, config, numbers)
@@ -59,6 +60,16 @@ def resolve_config(*layers: Mapping[str, Any]) -> tuple[RunConfig, Any]:
         _refuse_rules_of_atari(said, config)
     _check_ranges(config, numbers)
     return config, numbers
+
+
+def _until_solved(said: Mapping[str, Any], config: RunConfig) -> bool:
+    """Without evaluations nothing confirms that an environment is solved."""
+    if config.eval_episodes == 0 and said.get("until_solved"):
+        raise PasselError(
+            "--until-solved needs an evaluation to confirm it, and --eval-episodes 0 turns evaluations off. "
+            "Leave one of the two out."
+        )
+    return config.until_solved and config.eval_episodes != 0
 
 
 def _recipe(said: Mapping[str, Any]) -> Recipe | None:
@@ -142,7 +153,7 @@ def _refuse_rules_of_atari(said: Mapping[str, Any], config: RunConfig) -> None:
 
 
 def _check_ranges(config: RunConfig, numbers: Any) -> None:
-    positive = ("envs", "shards", "sync_every", "steps", "checkpoint_every", "keep_checkpoints", "eval_episodes")
+    positive = ("envs", "shards", "sync_every", "steps", "checkpoint_every", "keep_checkpoints")
     at_least_0 = (
         "entropy",
         "lr_end",
@@ -171,7 +182,7 @@ def _check_ranges(config: RunConfig, numbers: Any) -> None:
     )
     rules: list[tuple[Any, tuple[str, ...], Callable[[Any], bool], str]] = [
         (config, ("workers", "learners", *positive), lambda v: v >= 1, "at least 1"),
-        (config, ("seed", "threads", "l1"), lambda v: v >= 0, "0 or more"),
+        (config, ("seed", "threads", "l1", "eval_episodes"), lambda v: v >= 0, "0 or more"),
         (
             numbers,
             (

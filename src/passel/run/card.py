@@ -1,19 +1,120 @@
-"""What a run ran on: the facts without which a speed means nothing."""
+"""What a run ran on: the facts without which a speed means nothing; and what of them a policy needs to act again."""
 
 from __future__ import annotations
 
+import dataclasses
+import math
 import os
 import platform
 import re
 import shutil
+from collections.abc import Mapping
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import psutil
 
+from passel.reading import as_fields
+from passel.types import Bounds, EnvSpec, PasselError, printable
+
 PACKAGES = ("passel", "torch", "numpy", "gymnasium", "envpool", "ale-py")
+
+#: The types of a card's facts about the environment, as JSON has them; of a field that is not here, any.
+_ENV: dict[str, Any] = {
+    "id": str,
+    "obs_shape": list[int],
+    "obs_dtype": str,
+    "n_actions": int,
+    "reward_threshold": float | None,
+    "max_episode_steps": int | None,
+    "frame_skip": int,
+    "backend": str,
+    "exact_resume": bool,
+    "bounds": list[list[float]] | None,
+    "max_copies": int | None,
+    "frames": int,
+    "action_bounds": list[list[float]] | None,
+    "protocol": dict[str, Any] | None,
+    "reference_scores": list[float] | None,
+}
+BACKENDS = ("gymnasium", "envpool", "ale", "remote", "levels")
+_NEEDED = ("id", "obs_shape", "obs_dtype", "n_actions")
+_LEVELS = {
+    "train": int,
+    "held_out": list[str],
+    "workers": list[list[str]],
+    "rows": Any,
+    "weights": Any,
+    "step_us": dict[str, float],
+}
+_DTYPES = re.compile("bool|u?int(8|16|32|64)|float(16|32|64)")
+_LARGEST_OBS = 1 << 28  # numbers of one observation
+
+
+def env_of(card: Mapping[str, Any], where: Path) -> EnvSpec:
+    """What the environment of a run is, as its card says. Raises PasselError if that is no environment."""
+    try:
+        facts = card.get("env")
+        if not isinstance(facts, Mapping):
+            raise ValueError("it says nothing of the environment")
+        names = [field.name for field in dataclasses.fields(EnvSpec)]
+        known = as_fields(dict.fromkeys(names, Any) | _ENV, {name: facts[name] for name in names if name in facts})
+        missing = [name for name in _NEEDED if name not in known]
+        if missing:
+            raise ValueError(f"it has no {missing[0]}")
+        return _spec(known)
+    except ValueError as error:
+        raise PasselError(f"{where} is damaged ({printable(error)}). Mend it by hand or start a new run.") from error
+
+
+def levels_of(card: Mapping[str, Any], workers: int, where: Path) -> dict[str, Any] | None:
+    """What a card says about the levels of a set: which worker holds which, and what a step of each costs."""
+    if "levels" not in card:
+        return None
+    try:
+        facts = as_fields(_LEVELS, card["levels"])
+        missing = [name for name in ("workers", "step_us") if name not in facts]
+        if missing or len(facts["workers"]) != workers:
+            raise ValueError(f"its levels are not those of {workers} workers")
+    except ValueError as error:
+        raise PasselError(f"{where} is damaged ({printable(error)}). Mend it by hand or start a new run.") from error
+    return facts
+
+
+def _spec(known: dict[str, Any]) -> EnvSpec:
+    shape, dtype = tuple(known["obs_shape"]), known["obs_dtype"]
+    if len(shape) > 8 or any(size < 1 for size in shape) or math.prod(shape) > _LARGEST_OBS:
+        raise ValueError(f"obs_shape is {shape}")
+    if known.get("backend", BACKENDS[0]) not in BACKENDS:
+        raise ValueError(f"backend is {known['backend'][:60]!r}")
+    if not _DTYPES.fullmatch(dtype):
+        raise ValueError(f"obs_dtype is {dtype!r}")
+    for name in ("max_episode_steps", "frame_skip", "max_copies", "frames"):
+        if known.get(name) is not None and known[name] < 1:
+            raise ValueError(f"{name} is {known[name]}")
+    known |= {"obs_shape": shape, "obs_dtype": np.dtype(dtype)}
+    known |= {name: _bounds(name, known[name]) for name in ("bounds", "action_bounds") if known.get(name) is not None}
+    if known["n_actions"] < 0 or (known["n_actions"] > 0) == (known.get("action_bounds") is not None):
+        raise ValueError(f"n_actions is {known['n_actions']}")
+    if known.get("bounds") is not None and math.prod(shape) != len(known["bounds"][0]):
+        raise ValueError(f"it has {len(known['bounds'][0])} bounds of observations of shape {shape}")
+    if known.get("reference_scores") is not None:
+        scores = known["reference_scores"] = tuple(known["reference_scores"])
+        if len(set(scores)) != 2:
+            raise ValueError(f"reference_scores are {scores}")
+    return EnvSpec(**known)
+
+
+def _bounds(name: str, sides: list[list[float]]) -> Bounds:
+    if len(sides) != 2 or len(sides[0]) != len(sides[1]) or not sides[0]:
+        raise ValueError(f"{name} are no two vectors of one length")
+    low, high = tuple(map(float, sides[0])), tuple(map(float, sides[1]))
+    if not all(a <= b for a, b in zip(low, high, strict=True)):
+        raise ValueError(f"{name} leave no room")
+    return low, high
 
 
 def machine_card() -> dict[str, Any]:

@@ -4,6 +4,9 @@ At every moment, also between two system calls of `save`, the newest complete ch
 written aside, made durable, and only then given its name. So a run may be killed at any time, and nothing that is read
 back was ever half written. Nothing is unpickled: a checkpoint from a stranger can be wrong, but it cannot run code.
 
+The manifest has the SHA-256 of every other file, and `manifest.sha256` has the manifest's, in the format of sha256sum.
+Only files that a checkpoint consists of are ever removed, by name; whatever else lies beside them stays.
+
 Large tensors come in pages, and of these a checkpoint writes what is new since the one before (`passel.run.pages`).
 """
 
@@ -11,12 +14,12 @@ from __future__ import annotations
 
 import errno
 import hashlib
-import json
 import os
 import re
 import secrets
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+import stat
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from importlib.metadata import version
@@ -27,18 +30,24 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
-from passel.arena import Pages
-from passel.run.files import fsync_path, json_text, replace_file
+from passel.arena import USABLE, Pages, free_memory
+from passel.reading import MANIFEST_LIMIT, as_fields, from_json, open_regular, read_regular
+from passel.run.files import fsync_path, json_text, write_all
 from passel.run.pages import PageIndex, PagePlan, missing_page, plan_pages, read_pages, share
 from passel.run.tensors import write_tensors
-from passel.types import PasselError
+from passel.types import PasselError, printable
 
-FORMAT = 1
+#: What `save` writes, and what `load` reads. Format 1 has no digest of the manifest.
+FORMAT, FORMATS = 2, (1, 2)
 FOLDER = "checkpoints"
-MANIFEST = "manifest.json"
+MANIFEST, DIGEST = "manifest.json", "manifest.sha256"
 
 _STEP = re.compile(r"0|[1-9][0-9]*")
+_ENDING = ".safetensors"
 _GROUP_FILE = re.compile(r"[A-Za-z0-9_-]+\.safetensors")
+_FIELDS = {"format": int, "step": int, "passel": str, "meta": dict[str, Any], "files": dict[str, Any], "pages": Any}
+_FACTS = {"size": int, "sha256": str}
+_TRIES = 100  # listings of a folder whose checkpoints are removed while they are read
 _WRITING, _REMOVING, _REPLACED = ".writing-", ".removing-", ".replaced-"
 _SLACK = 64 << 10  # bytes for headers, the manifest's own lines and the folder
 
@@ -96,11 +105,13 @@ def save(
     if keep < 1:
         raise PasselError(f"a run cannot keep {keep} checkpoints. Keep at least 1.")
     checkpoints = folder / FOLDER
-    is_first = not checkpoints.exists()
+    is_first = not os.path.lexists(checkpoints)
     final = checkpoints / str(step)
     needed = _bytes_needed(groups, meta)
     try:
         checkpoints.mkdir(exist_ok=True)
+        if not _is_folder(checkpoints):
+            raise OSError(errno.ENOTDIR, f"{FOLDER} is a symbolic link, which is not followed", str(checkpoints))
         _tidy(checkpoints)
         shared = _read_base(base)
         plan = plan_pages(pages or {}, shared.index, shared.index.usable(shared.path, shared.files))
@@ -123,49 +134,84 @@ def save(
     return final
 
 
-def load(path: Path) -> Checkpoint:
-    """Read one checkpoint after verifying every file of it against the manifest, or raise BrokenCheckpoint."""
-    manifest = _read_manifest(path / MANIFEST)
-    index = _page_index(path, manifest)
+def load(path: Path, wanted: Collection[str] | None = None) -> Checkpoint:
+    """Read one checkpoint after verifying every file of it against the manifest, or raise BrokenCheckpoint.
+
+    With `wanted`, only these groups are verified and read, and no pages: a policy needs nothing but its parameters.
+    """
+    manifest = _read_manifest(path)
+    index = _page_index(path, manifest) if wanted is None else PageIndex()
+    names = [name for name in manifest["files"] if wanted is None or name.removesuffix(_ENDING) in wanted]
     groups = {}
-    for name, facts in manifest["files"].items():
-        _verify(path / name, facts)
+    _check_memory(path, [manifest["files"][name]["size"] for name in names if name not in index.sizes])
+    for name in names:
+        _verify(path / name, manifest["files"][name])
         if name in index.sizes:
             continue
         try:
-            groups[name.removesuffix(".safetensors")] = load_file(path / name)
+            groups[name.removesuffix(_ENDING)] = load_file(path / name)
         except (SafetensorError, OSError, ValueError) as error:
-            raise BrokenCheckpoint(f"{path / name} is not a .safetensors file ({error})") from error
+            raise BrokenCheckpoint(f"{path / name} is not a .safetensors file ({printable(error)})") from error
     lost = missing_page(path, index)
     if lost is not None:
         raise BrokenCheckpoint(lost)
     return Checkpoint(path, manifest["step"], manifest["meta"], groups, index)
 
 
-def latest(folder: Path, report: Callable[[str], None]) -> Checkpoint | None:
+def latest(
+    folder: Path,
+    report: Callable[[str], None],
+    *,
+    wanted: Collection[str] | None = None,
+    usable: Callable[[Checkpoint], object] = lambda _: None,
+    before: int | None = None,
+) -> Checkpoint | None:
     """The newest valid checkpoint of a run, or None. One sentence goes to `report` for each broken one passed over.
+
+    `wanted` is as in `load`. `usable` raises ValueError, with the reason, for a checkpoint that its caller cannot use:
+    the one before it is tried then. `before` leaves out this step and all later ones.
 
     Nothing on disk is changed, so it may be called while the run itself is saving.
     """
-    reasons: list[str] = []
-    found = None
-    for step, path in _candidates(folder / FOLDER):
-        try:
-            found = _load_step(path, step)
+    for _ in range(_TRIES):
+        reasons: list[str] = []
+        found, vanished = None, False
+        for step, path in _candidates(folder / FOLDER):
+            if before is not None and step >= before:
+                continue
+            try:
+                found = _load_step(path, step, wanted)
+                usable(found)
+                break
+            except BrokenCheckpoint as broken:
+                found = None
+                if not os.path.lexists(path):
+                    vanished = True  # the run has saved another one, and removed this
+                    continue
+                reasons.append(broken.reason)
+            except ValueError as error:
+                found = None
+                reasons.append(f"{path} cannot be used ({printable(error)})")
+        if found is not None or not vanished:
             break
-        except BrokenCheckpoint as broken:
-            reasons.append(broken.reason)
     outcome = f"the one before it, of step {found.step}, is used" if found else "there is no valid one before it"
     for reason in reasons:
         report(f"{reason}: this checkpoint is skipped and {outcome}.")
     return found
 
 
-def _load_step(path: Path, step: int) -> Checkpoint:
-    found = load(path)
+def _load_step(path: Path, step: int, wanted: Collection[str] | None) -> Checkpoint:
+    found = load(path, wanted)
     if found.step != step:
         raise BrokenCheckpoint(f"{path / MANIFEST} is of step {found.step}, not {step}")
     return found
+
+
+def _check_memory(path: Path, sizes: list[int]) -> None:
+    """Before a byte is read: a file may be much larger than what it takes on disk."""
+    needed, usable = sum(sizes), int(USABLE * free_memory())
+    if needed > usable:
+        raise BrokenCheckpoint(f"{path} has {needed / 1e6:,.0f} MB of tensors and {usable / 1e6:,.0f} MB can be used")
 
 
 def _page_index(path: Path, manifest: Mapping[str, Any]) -> PageIndex:
@@ -179,7 +225,7 @@ def _read_base(path: Path | None) -> _Base:
     """What there is to share; nothing, if the earlier checkpoint can no longer be trusted."""
     if path is not None:
         with suppress(BrokenCheckpoint):
-            manifest = _read_manifest(path / MANIFEST)
+            manifest = _read_manifest(path)
             return _Base(path, manifest["files"], _page_index(path, manifest))
     return _Base(Path(), {}, PageIndex())
 
@@ -230,92 +276,185 @@ def _write(
         files[fresh] = asdict(write_tensors(aside / fresh, {key: page for key, (_, page) in plan.fresh.items()}))
     index = plan.index(fresh, base.index.sizes)
     manifest = {"format": FORMAT, "step": step, "passel": version("passel"), "meta": meta, "files": files}
-    if index.places:
-        manifest["pages"] = index.as_json()
-    replace_file(aside / MANIFEST, json_text(manifest, indent=2) + "\n")  # this also fsyncs the folder
+    manifest["pages"] = index.as_json() if index.places else None
+    text = (json_text(manifest, indent=2) + "\n").encode()
+    _write_new(aside / MANIFEST, text)
+    _write_new(aside / DIGEST, _digest_line(text))
+    fsync_path(aside)
+
+
+def _write_new(path: Path, content: bytes) -> None:
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+    try:
+        write_all(fd, content)
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def _digest_line(manifest: bytes) -> bytes:
+    return f"{hashlib.sha256(manifest).hexdigest()}  {MANIFEST}\n".encode()
 
 
 def _put_in_place(aside: Path, final: Path) -> None:
     """Give the new checkpoint its name.
 
     A folder cannot be renamed over another. So an existing one steps aside first, under a name that `latest` reads too.
+    What lay in it and is no file of a checkpoint comes back.
     """
     replaced = final.with_name(f"{_REPLACED}{final.name}")
-    if final.exists():
+    if os.path.lexists(final):
+        if not _is_folder(final):
+            raise OSError(errno.ENOTDIR, f"{final.name} is no folder", str(final))
         os.rename(final, replaced)
     os.rename(aside, final)
     fsync_path(final.parent)
-    shutil.rmtree(replaced, ignore_errors=True)
+    if _is_folder(replaced):
+        _remove(replaced)
+        _bring_back(replaced, final)
 
 
 def _tidy(checkpoints: Path) -> None:
     """Clear up after a save that did not end: the run folder's lock says that nobody else is writing here."""
     for entry in list(checkpoints.iterdir()):
+        if not entry.name.startswith((_WRITING, _REMOVING, _REPLACED)) or not _is_folder(entry):
+            continue
         home = checkpoints / entry.name.removeprefix(_REPLACED)
-        if entry.name.startswith(_REPLACED) and not home.exists():
+        if not entry.name.startswith(_REPLACED):
+            _remove(entry)
+        elif not os.path.lexists(home):
             os.rename(entry, home)
-        elif entry.name.startswith((_WRITING, _REMOVING, _REPLACED)):
-            shutil.rmtree(entry, ignore_errors=True)
+        else:
+            _remove(entry)
+            _bring_back(entry, home)
 
 
 def _prune(checkpoints: Path, step: int, keep: int) -> None:
     """Remove the old and the abandoned. What cannot be removed now is tried again at the next save."""
-    steps = sorted((int(entry.name) for entry in checkpoints.iterdir() if _STEP.fullmatch(entry.name)), reverse=True)
+    steps = sorted((number for number, path in _candidates(checkpoints) if path.name == str(number)), reverse=True)
     kept = [other for other in steps if other <= step][:keep]
     for other in set(steps) - set(kept):
-        # Out of sight first: a folder half removed by a killed run must not look like a broken checkpoint.
-        doomed = checkpoints / f"{_REMOVING}{secrets.token_hex(8)}"
+        old = checkpoints / str(other)
         with suppress(OSError):
-            os.rename(checkpoints / str(other), doomed)
-            shutil.rmtree(doomed, ignore_errors=True)
+            if set(os.listdir(old)) <= _files_of(old):
+                # Out of sight first: a folder half removed by a killed run must not look like a broken checkpoint.
+                doomed = checkpoints / f"{_REMOVING}{secrets.token_hex(8)}"
+                os.rename(old, doomed)
+                _remove(doomed)
+            elif os.path.lexists(old / MANIFEST):
+                _remove(old)
+
+
+def _remove(folder: Path) -> None:
+    """Remove the files of a checkpoint, the manifest first, and the folder if nothing else is in it."""
+    with suppress(OSError):
+        for name in sorted(_files_of(folder), key=lambda name: name != MANIFEST):
+            (folder / name).unlink()
+        folder.rmdir()
+
+
+def _bring_back(replaced: Path, final: Path) -> None:
+    with suppress(OSError):
+        for entry in list(replaced.iterdir()):
+            if not os.path.lexists(final / entry.name):
+                os.rename(entry, final / entry.name)
+        replaced.rmdir()
+
+
+def _files_of(folder: Path) -> set[str]:
+    """What a checkpoint consists of: regular files, by name; only those that its manifest has, if that can be read."""
+    found = {
+        entry.name
+        for entry in os.scandir(folder)
+        if entry.is_file(follow_symlinks=False)
+        and (entry.name in (MANIFEST, DIGEST) or _GROUP_FILE.fullmatch(entry.name))
+    }
+    with suppress(BrokenCheckpoint):
+        found &= {MANIFEST, DIGEST, *_read_manifest(folder)["files"]}
+    return found
+
+
+def _is_folder(path: Path) -> bool:
+    """A folder, and no link to one."""
+    with suppress(OSError):
+        return stat.S_ISDIR(path.lstat().st_mode)
+    return False
 
 
 def _candidates(checkpoints: Path) -> list[tuple[int, Path]]:
-    """Whatever may be a checkpoint, newest first; of one step, the named one before the replaced one."""
-    if not checkpoints.is_dir():
+    """Whatever may be a checkpoint, newest first; of one step, the named one before the replaced one. A folder that has
+    only other files in it is none.
+    """
+    if not _is_folder(checkpoints):
         return []
     found = []
     for entry in checkpoints.iterdir():
         name = entry.name.removeprefix(_REPLACED)
-        if _STEP.fullmatch(name) and entry.is_dir():
-            found.append((int(name), entry))
+        if _STEP.fullmatch(name) and _is_folder(entry):
+            with suppress(OSError):
+                if _files_of(entry) or not os.listdir(entry):
+                    found.append((int(name), entry))
     return sorted(found, key=lambda item: (-item[0], item[1].name.startswith(_REPLACED)))
 
 
-def _read_manifest(path: Path) -> dict[str, Any]:
+def _read_manifest(folder: Path) -> dict[str, Any]:
+    """The manifest of a checkpoint, after its digest and the type of every field were checked."""
+    path = folder / MANIFEST
     try:
-        manifest = json.loads(path.read_bytes())
+        text = read_regular(path, MANIFEST_LIMIT, follow=False)
+        sealed = os.path.lexists(folder / DIGEST)
+        digest = read_regular(folder / DIGEST, 1000, follow=False) if sealed else None
+        manifest = from_json(text)
     except FileNotFoundError as error:
         raise BrokenCheckpoint(f"{path} is missing") from error
     except OSError as error:
         raise BrokenCheckpoint(f"{path} cannot be read ({error.strerror})") from error
-    except (ValueError, RecursionError) as error:
-        raise BrokenCheckpoint(f"{path} is not JSON ({error})") from error
+    except ValueError as error:
+        raise BrokenCheckpoint(f"{path} is not JSON ({printable(error)})") from error
     if not isinstance(manifest, dict):
         raise BrokenCheckpoint(f"{path} is not a manifest")
-    if manifest.get("format") != FORMAT:
-        raise BrokenCheckpoint(f"{path} has format {manifest.get('format')!r} and this passel reads format {FORMAT}")
-    for key, kind in (("step", int), ("meta", dict), ("files", dict)):
-        if not isinstance(manifest.get(key), kind):
-            raise BrokenCheckpoint(f"{path} has no {key}")
-    for name in manifest["files"]:
-        if not _GROUP_FILE.fullmatch(name):
-            raise BrokenCheckpoint(f"{path} names {name!r}, which is no file of a checkpoint")
+    number = manifest.get("format")
+    if type(number) is not int or number not in FORMATS:
+        known = " and ".join(map(str, FORMATS))
+        raise BrokenCheckpoint(f"{path} has format {printable(repr(number), 30)} and this passel reads format {known}")
+    missing = [key for key in _FIELDS if key not in manifest and not (key == "pages" and number == 1)]
+    if missing:
+        raise BrokenCheckpoint(f"{path} has no {missing[0]}")
+    try:
+        as_fields(_FIELDS, manifest)
+        for name, facts in manifest["files"].items():
+            _check_facts(name, facts)
+    except ValueError as error:
+        raise BrokenCheckpoint(f"{path} is damaged: {printable(error)}") from error
+    if digest is None and number > 1:
+        raise BrokenCheckpoint(f"{folder / DIGEST} is missing")
+    if digest is not None and digest != _digest_line(text):
+        raise BrokenCheckpoint(f"{path} does not match its SHA-256 in {DIGEST}")
     return manifest
 
 
-def _verify(path: Path, facts: Any) -> None:
-    if not isinstance(facts, dict):
-        raise BrokenCheckpoint(f"{path.parent / MANIFEST} says nothing of {path.name}")
+def _check_facts(name: str, facts: object) -> None:
+    if not _GROUP_FILE.fullmatch(name):
+        raise ValueError(f"it names {name[:60]!r}, which is no file of a checkpoint")
+    try:
+        found = as_fields(_FACTS, facts)
+    except ValueError as error:
+        raise ValueError(f"it says nothing of {name} ({error})") from error
+    if found.keys() != _FACTS.keys() or found["size"] < 0:
+        raise ValueError(f"it says nothing of {name}")
+
+
+def _verify(path: Path, facts: Mapping[str, Any]) -> None:
     if not path.is_file():
         raise BrokenCheckpoint(f"{path} is missing")
     try:
-        size = path.stat().st_size
-        if size != facts.get("size"):
-            raise BrokenCheckpoint(f"{path} has {size} bytes and its manifest says {facts.get('size')}")
-        with path.open("rb") as file:
+        fd = open_regular(path)
+        with os.fdopen(fd, "rb") as file:
+            size = os.fstat(fd).st_size
+            if size != facts["size"]:
+                raise BrokenCheckpoint(f"{path} has {size} bytes and its manifest says {facts['size']}")
             found = hashlib.file_digest(file, "sha256").hexdigest()
     except OSError as error:
         raise BrokenCheckpoint(f"{path} cannot be read ({error.strerror})") from error
-    if found != facts.get("sha256"):
+    if found != facts["sha256"]:
         raise BrokenCheckpoint(f"{path} does not match its SHA-256 in the manifest")

@@ -9,17 +9,27 @@ import re
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
 import tomli_w
 
-from passel.reading import CONFIG_LIMIT, DOCUMENT_LIMIT, check_plain, check_values, from_json, read_config, read_regular
+from passel.reading import (
+    CONFIG_LIMIT,
+    DOCUMENT_LIMIT,
+    as_fields,
+    check_plain,
+    check_values,
+    from_json,
+    read_config,
+    read_regular,
+)
 from passel.run import checkpoint
 from passel.run.files import ASIDE, json_text, plain, refuse_links, replace_file, sweep
 from passel.run.lines import JsonLines
 from passel.run.lock import NAME as LOCK
-from passel.run.lock import FolderLock
+from passel.run.lock import FolderLock, refuse_if_held
 from passel.run.summary import Summary
 from passel.types import PasselError, Report, printable
 
@@ -149,7 +159,8 @@ class RunFolder:
 
     def read_levels(self) -> dict[str, Any] | None:
         """levels.json, if there is one."""
-        return _document(self.path / LEVELS) if os.path.lexists(self.path / LEVELS) else None
+        path = self.path / LEVELS
+        return _parsed(path, lambda path: _checked_levels(_document(path))) if os.path.lexists(path) else None
 
     def truncate_metrics(self, after_step: int, after_seconds: float = math.inf) -> None:
         """Drop the reports later than a checkpoint: the resumed run will make them again."""
@@ -157,7 +168,7 @@ class RunFolder:
         self._metrics.keep(lambda row: row.get("steps", 0) <= after_step and row.get("seconds", 0) <= after_seconds)
 
     def read_config(self) -> dict[str, Any]:
-        content = _parsed(self.path / CONFIG, read_config)
+        content = _parsed(self.path / CONFIG, partial(read_config, follow=False))
         missing = [name for name in ("env", "algo") if name not in content]
         if missing:
             raise PasselError(f"{self.path / CONFIG} has no {missing[0]}. Mend it by hand or start a new run.")
@@ -197,7 +208,7 @@ class RunFolder:
         self.close()
 
     def note(self, name: str) -> None:
-        """Before a file is first written: a provisional run knows what to remove."""
+        """Before a file of the run is first written: a provisional run removes it again."""
         if self._provisional and not os.path.lexists(self.path / name):
             self._made.callback((self.path / name).unlink, missing_ok=True)
 
@@ -226,6 +237,7 @@ def check_out(path: Path) -> None:
     except OSError as error:
         raise PasselError(f"{path} cannot be made ({error.strerror}). Choose another --out.") from error
     if names & set(_SIGNS_OF_A_RUN):
+        refuse_if_held(path)
         raise PasselError(f"{path} already holds a run. Use `passel resume {path}`, or another --out.")
     foreign = sorted(name for name in names if not _is_left_behind(path / name))
     if foreign:
@@ -241,7 +253,7 @@ def _is_left_behind(path: Path) -> bool:
         found = ASIDE.fullmatch(path.name)
         return found is not None and found["name"] in _NEEDED
     try:
-        return re.fullmatch(rb"([0-9]+ \S*\n)?", read_regular(path, 1000)) is not None
+        return re.fullmatch(rb"([0-9]+ \S*\n)?", read_regular(path, 1000, follow=False)) is not None
     except OSError:
         return False
 
@@ -304,15 +316,32 @@ def _suggestion(path: Path, folders: list[Path]) -> str:
         runs = [entry.parent.name for entry in folder.glob(f"*/{CONFIG}") if (entry.parent / CARD).is_file()]
         if runs:
             nearest = difflib.get_close_matches(path.name, sorted(runs), n=1, cutoff=0)[0]
-            return f"The nearest run is {folder / nearest}."
+            return f'The nearest run is "{folder / nearest}".'
     return f"There are no runs in {folders[-1]}: start one with `passel train`."
+
+
+def _checked_levels(found: dict[str, Any]) -> dict[str, Any]:
+    """A table of levels whose fields are those that `passel.evaluation.level_table` writes."""
+    part = {"mean": float | None, "levels": list[dict[str, Any]]}
+    row = {"name": str, "episodes": int, "mean": float, "std": float, "min": float, "max": float, "step": int | None}
+    as_fields({"set": str, "train": Any, "held_out": Any, "gap": float | None, "actions": str}, found)
+    for name in ("set", "train", "held_out", "gap", "actions"):
+        if name not in found:
+            raise ValueError(f"it has no {name}")
+    for name in ("train", "held_out"):
+        if as_fields(part, found[name]).keys() != part.keys():
+            raise ValueError(f"its {name} has no mean or no levels")
+        for level in found[name]["levels"]:
+            if not as_fields(row, level).keys() >= row.keys() - {"step"}:
+                raise ValueError(f"a level of its {name} lacks a score")
+    return found
 
 
 def _document(path: Path) -> dict[str, Any]:
     """One JSON object whose texts can be shown and whose numbers fit into a machine word."""
 
     def read(path: Path) -> Any:
-        content = from_json(read_regular(path, DOCUMENT_LIMIT))
+        content = from_json(read_regular(path, DOCUMENT_LIMIT, follow=False))
         check_plain(content)
         return content
 

@@ -74,7 +74,7 @@ class JsonLines:
             try:
                 row = from_json(line)
                 if not isinstance(row, dict):
-                    raise ValueError("not an object")
+                    raise ValueError("not a JSON object")
             except ValueError as error:
                 bad = number, error
                 continue

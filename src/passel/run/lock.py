@@ -38,10 +38,9 @@ class FolderLock:
                 if self._is_still_there(fd):
                     return fd
             except BlockingIOError:
-                holder = _holder(fd)
+                refusal = _refusal(folder, fd)
                 os.close(fd)
-                message = f"{folder} is in use by {holder}. Stop it or wait until it ends."
-                raise PasselError(message) from None
+                raise refusal from None
             except BaseException:
                 os.close(fd)
                 raise
@@ -68,7 +67,20 @@ class FolderLock:
         self.release()
 
 
-def _holder(fd: int) -> str:
-    """Who wrote the file; empty for the instant between their locking and their writing."""
+def refuse_if_held(folder: Path) -> None:
+    """PasselError, with the holder's name, if a process is writing in `folder`. The file is only looked at."""
+    with suppress(OSError):
+        fd = open_regular(folder / NAME)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise _refusal(folder, fd) from None
+        finally:
+            os.close(fd)
+
+
+def _refusal(folder: Path, fd: int) -> PasselError:
+    """Who wrote the file; it is empty for the instant between their locking and their writing."""
     pid, _, host = os.read(fd, 1000).decode(errors="replace").strip().partition(" ")
-    return f"process {printable(pid)} on {printable(host)}" if pid else "another process"
+    holder = f"process {printable(pid)} on {printable(host)}" if pid else "another process"
+    return PasselError(f"{folder} is in use by {holder}. Stop it or wait until it ends.")

@@ -8,6 +8,7 @@ them, without anybody counting.
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -19,7 +20,9 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from passel.arena import Pages
+from passel.reading import as_fields
 from passel.run.files import fsync_path
+from passel.types import printable
 
 SEPARATOR = "#"
 
@@ -49,12 +52,13 @@ class PageIndex:
         if content is None:
             return cls()
         try:
-            sizes = {str(name): int(size) for name, size in content["sizes"].items()}
+            kinds = {"sizes": dict[str, int], "places": dict[str, dict[str, list[int | str]]]}
+            sizes = as_fields(kinds, content)["sizes"]
             places = {
-                str(name): {int(number): (int(version), str(file)) for number, (version, file) in found.items()}
+                name: {_number(number): _place(*place) for number, place in found.items()}
                 for name, found in content["places"].items()
             }
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
+        except (KeyError, TypeError, ValueError) as error:
             raise ValueError(f"its pages are no pages ({error!r})") from error
         named = {file for found in places.values() for _, file in found.values()}
         if not named <= sizes.keys() or not sizes.keys() <= files.keys():
@@ -143,12 +147,26 @@ def missing_page(folder: Path, index: PageIndex) -> str | None:
             with safe_open(folder / file, framework="pt") as opened:
                 lost = sorted(wanted - set(opened.keys()))
         except (SafetensorError, OSError, ValueError) as error:
-            return f"{folder / file} is not a .safetensors file ({error})"
+            return f"{folder / file} is not a .safetensors file ({printable(error)})"
         if lost:
             return f"{folder / file} has no page {lost[0]}"
     return None
 
 
+def _number(text: str) -> int:
+    if not re.fullmatch("0|[1-9][0-9]{0,15}", text):
+        raise ValueError(f"{text[:60]!r} is no number of a page")
+    return int(text)
+
+
+def _place(version: object, file: object) -> Place:
+    if not isinstance(version, int) or not isinstance(file, str):
+        raise ValueError("a page is at a version and a file")
+    return version, file
+
+
 def _is_whole(folder: Path, name: str, files: Mapping[str, Any]) -> bool:
     facts, path = files.get(name), folder / name
-    return isinstance(facts, dict) and path.is_file() and path.stat().st_size == facts.get("size")
+    if not isinstance(facts, dict) or not path.is_file() or path.is_symlink():
+        return False
+    return path.stat().st_size == facts.get("size")

@@ -14,13 +14,14 @@ Status = Literal["solved", "finished", "stopped", "failed"]
 
 @dataclass(frozen=True)
 class EvalResult:
-    """The scores of the final greedy evaluation."""
+    """The scores of an evaluation, and the step of the checkpoint that played; None where there is none."""
 
     episodes: int
     mean: float
     std: float
     min: float
     max: float
+    step: int | None = None
 
 
 @dataclass(frozen=True)

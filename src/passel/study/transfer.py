@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import os
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from typing import Any
 from passel import api
 from passel.envs.level_sets import level_set
 from passel.envs.levels import is_level_set
-from passel.evaluation import play_levels, summarise
+from passel.evaluation import play_levels, scores_of
 from passel.run.files import json_text, replace_file
 from passel.run.folder import RunFolder
 from passel.streams import derive
@@ -59,11 +59,11 @@ def transfer(
         raise PasselError(f"{levels.name} holds no level out. Name one with --level.")
     alone = levels.only(chosen)
     folder = out or run / f"transfer-{re.sub(r'[^A-Za-z0-9.]+', '-', chosen)}"
-    if folder.exists():
+    if os.path.lexists(folder):
         raise PasselError(f"{folder} exists. Remove it, or use another --out.")
-    policy, seed = load(run), derive(int(config["seed"]), "transfer")
+    policy, seed = load(run), derive(int(config.get("seed", 1)), "transfer")
     before = {
-        how: vars(summarise(play_levels(policy, levels, [chosen], EPISODES, seed, sample=sample)[chosen]))
+        how: scores_of(play_levels(policy, levels, [chosen], EPISODES, seed, sample=sample)[chosen])
         for how, sample in (("greedy", False), ("drawn", True))
     }
     said = {"env": alone.name, "steps": steps, "workers": workers, "quiet": True}
@@ -93,8 +93,8 @@ def _facts(run: api.Run) -> dict[str, float | None]:
     """`curve` is the mean return of the last 100 episodes, averaged over the whole run: how soon it was learnt.
     `last` is the same at the end, and `eval` what the greedy policy scores then.
     """
-    lines = (run.path / "metrics.jsonl").read_text().splitlines()
-    returns = [row["return_mean_100"] for row in map(json.loads, lines) if row.get("return_mean_100") is not None]
+    rows = RunFolder.open(run.path, lock=False).read_metrics()
+    returns = [row["return_mean_100"] for row in rows if row.get("return_mean_100") is not None]
     return {
         "curve": sum(returns) / len(returns) if returns else None,
         "last": run.summary.return_mean_100,

@@ -7,7 +7,9 @@ from typing import Any
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
+from passel.types import printable
 from passel.view.format import UNKNOWN, format_number
 
 #: Levels of a part that are shown one by one; of more, the best and the worst.
@@ -27,24 +29,27 @@ def print_levels(found: Mapping[str, Any], console: Console) -> None:
                 table.add_row("...", title)
                 continue
             numbers = [format_number(float(row[name])) for name in ("mean", "std", "min", "max")]
-            table.add_row(str(row["name"]), title, *numbers, str(row["episodes"]))
+            table.add_row(Text(printable(row["name"])), title, *numbers, str(row["episodes"]))
     console.print()
     console.print(table, highlight=False)
-    console.print(verdict(found), highlight=False, soft_wrap=True)
+    console.print(Text(verdict(found)), soft_wrap=True)
 
 
 def verdict(found: Mapping[str, Any]) -> str:
     """Both means and their difference, in one line."""
     train, held_out = found["train"], found["held_out"]
-    words = (
-        f"actions {found['actions']}; mean of {len(train['levels'])} levels trained on: {format_number(train['mean'])}"
-    )
+    words = f"actions {printable(found['actions'])}; mean of {len(train['levels'])} levels trained on: "
+    words += _number(train["mean"])
     if found["gap"] is None:
         return f"{words}; none is held out"
     return (
-        f"{words}; of {len(held_out['levels'])} held out: {format_number(held_out['mean'])}; "
-        f"generalisation gap: {format_number(found['gap'])}"
+        f"{words}; of {len(held_out['levels'])} held out: {_number(held_out['mean'])}; "
+        f"generalisation gap: {_number(found['gap'])}"
     )
+
+
+def _number(value: float | None) -> str:
+    return UNKNOWN if value is None else format_number(value)
 
 
 def print_transfer(found: Mapping[str, Any], console: Console) -> None:
@@ -57,9 +62,8 @@ def print_transfer(found: Mapping[str, Any], console: Console) -> None:
             numbers = [UNKNOWN if run[name] is None else format_number(run[name]) for name in ("curve", "last", "eval")]
             table.add_row(way, str(run["seed"]), *numbers)
     console.print()
-    console.print(
-        f"{found['set']}, level {found['level']}, {found['steps']:,} steps each", highlight=False, soft_wrap=True
-    )
+    title = f"{printable(found['set'])}, level {printable(found['level'])}, {found['steps']:,} steps each"
+    console.print(Text(title), soft_wrap=True)
     console.print(table, highlight=False)
     before = (
         f"{format_number(zero['mean'])} ({zero['episodes']} episodes, actions {how})"

@@ -6,14 +6,16 @@ of another machine, or of a process that is still writing. The only file that im
 
 from __future__ import annotations
 
-import json
-import tomllib
+import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from passel.types import PasselError
+from passel.reading import as_fields, read_config
+from passel.run.files import refuse_links, replace_file
+from passel.run.lines import JsonLines
+from passel.types import PasselError, printable
 from passel.view.format import format_count, format_number, stages_in
 
 X = Literal["steps", "seconds", "episodes"]
@@ -34,6 +36,16 @@ STAGE_COLOURS = {
 LINES = ("-", "--", "-.", ":")  # beyond eight runs the colours repeat, and the dashes do not
 GREY = "#555555"
 SEPARATOR = " · "
+#: Of a report, what is drawn, and of which type it is.
+_COLUMNS = {
+    "steps": float | None,
+    "seconds": float | None,
+    "episodes": float | None,
+    "return_mean_100": float | None,
+    "steps_per_second": float | None,
+    "solved_at": float | None,
+    "shares": dict[str, float | None] | None,
+}
 PARTS = {"train": "trained on", "held_out": "held out"}
 
 
@@ -54,7 +66,7 @@ class Run:
     def shares(self) -> dict[str, float]:
         """The mean share of time per stage over the whole run."""
         found = [row["shares"] for row in self.rows if row.get("shares")]
-        return {stage: sum(shares.get(stage, 0.0) for shares in found) / len(found) for stage in stages_in(found)}
+        return {stage: sum(shares.get(stage) or 0.0 for shares in found) / len(found) for stage in stages_in(found)}
 
 
 def plot_run(folders: Sequence[Path], out: Path, x: X = "steps") -> Path:
@@ -106,37 +118,33 @@ def plot_levels(found: Mapping[str, Any], out: Path) -> Path:
 def read_run(folder: Path) -> Run:
     """Read the metrics of a run, and its name from its configuration."""
     path = folder / "metrics.jsonl"
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except OSError as error:
-        raise PasselError(
-            f"{path} cannot be read ({error.strerror}). Give the folder of a run, as runs/<name>."
-        ) from error
+    if not path.exists():
+        raise PasselError(f"{path} cannot be read (it is not there). Give the folder of a run, as runs/<name>.")
+    refuse_links(folder)
     rows: list[dict[str, Any]] = []
-    for number, line in enumerate(lines, start=1):
-        row = _parsed(line, path, number, last=number == len(lines))
-        if row is not None:
-            _append(rows, row)
+    for number, (row, _) in enumerate(JsonLines(path).rows(), start=1):
+        try:
+            _append(rows, _drawn(row))
+        except ValueError as error:
+            raise PasselError(
+                f"line {number} of {path} is no report ({printable(error)}). Remove that line, then draw it again."
+            ) from error
     if not rows:
         raise PasselError(f"{path} holds no report yet. Let the run go on for some seconds, then draw it again.")
     return Run(folder.name, _title(folder), rows)
 
 
-def _parsed(line: str, path: Path, number: int, last: bool) -> dict[str, Any] | None:
-    try:
-        row = json.loads(line)
-    except json.JSONDecodeError as error:
-        if last or not line.strip():  # a run that was killed, or is writing now, may leave half a line
-            return None
-        raise PasselError(f"line {number} of {path} is not JSON. Remove that line, then draw it again.") from error
-    if not isinstance(row, dict):
-        raise PasselError(f"line {number} of {path} is not a JSON object. Remove that line, then draw it again.")
-    return row
+def _drawn(row: dict[str, Any]) -> dict[str, Any]:
+    """What of a report is drawn; ValueError if that is not what a report holds."""
+    found = as_fields(_COLUMNS, {name: row[name] for name in _COLUMNS if name in row})
+    if len(found.get("shares") or {}) > 100:
+        raise ValueError("it has more than 100 shares")
+    return found
 
 
 def _append(rows: list[dict[str, Any]], row: dict[str, Any]) -> None:
     """A run that was resumed takes some steps again: what it did before at those steps no longer counts."""
-    while rows and rows[-1].get("steps", 0) >= row.get("steps", 0):
+    while rows and (rows[-1].get("steps") or 0) >= (row.get("steps") or 0):
         rows.pop()
     rows.append(row)
 
@@ -144,8 +152,8 @@ def _append(rows: list[dict[str, Any]], row: dict[str, Any]) -> None:
 def _title(folder: Path) -> str:
     """The environment and the axes, as the configuration names them; the folder's name if there is none."""
     try:
-        config = tomllib.loads((folder / "config.toml").read_text(encoding="utf-8"))
-    except (OSError, tomllib.TOMLDecodeError):
+        config = read_config(folder / "config.toml", follow=False)
+    except (OSError, ValueError):
         return folder.name
     words = [_word(config.get(name)) for name in ("env", "algo", "sync", "place")]
     workers = config.get("workers")
@@ -191,6 +199,7 @@ def _style() -> dict[str, Any]:
         "legend.frameon": False,
         "lines.linewidth": 1.6,
         "savefig.dpi": 150,
+        "text.parse_math": False,  # a name with two dollar signs is a name
     }
 
 
@@ -239,7 +248,7 @@ def _draw_shares(axes: Any, run: Run, x: str) -> None:
     rows = [row for row in run.rows if row.get("shares") and row.get(x) is not None]
     stages = stages_in([row["shares"] for row in rows])
     if stages:
-        parts = [[100 * row["shares"].get(stage, 0.0) for row in rows] for stage in stages]
+        parts = [[100 * (row["shares"].get(stage) or 0.0) for row in rows] for stage in stages]
         colours = [STAGE_COLOURS.get(stage, GREY) for stage in stages]
         axes.stackplot([row[x] for row in rows], parts, labels=stages, colors=colours, linewidth=0)
         axes.margins(x=0)
@@ -281,9 +290,11 @@ def _short(value: float, _position: int) -> str:
 
 def _save(figure: Any, out: Path) -> None:
     try:
+        picture = io.BytesIO()
+        figure.savefig(picture, format=out.suffix.removeprefix(".") or None)
         out.parent.mkdir(parents=True, exist_ok=True)
-        figure.savefig(out)
+        replace_file(out, picture.getvalue())
     except (OSError, ValueError) as error:
         raise PasselError(
-            f"the picture cannot be written to {out} ({error}). Use a name that ends in .png or .svg."
+            f"the picture cannot be written to {out} ({printable(error)}). Use a name that ends in .png or .svg."
         ) from error

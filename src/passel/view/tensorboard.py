@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from passel.types import Report
+from passel.types import PasselError, Report
 
 
 class TensorBoardLog:
@@ -57,6 +57,8 @@ class TensorBoardLog:
 
     def _open(self) -> Any:
         if self._writer is None:
+            if self._path.is_symlink():
+                raise PasselError(f"{self._path} is a symbolic link, which is not followed. Remove it.")
             self._summary = importlib.import_module("tensorboard.compat.proto.summary_pb2").Summary
             module: Any = importlib.import_module("torch.utils.tensorboard")
             self._writer = module.SummaryWriter(str(self._path), max_queue=1000, flush_secs=10)

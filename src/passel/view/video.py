@@ -11,8 +11,8 @@ import contextlib
 import json
 import os
 import sys
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
 from fractions import Fraction
 from functools import partial
 from pathlib import Path
@@ -21,6 +21,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
+from passel.run.files import replace_file, written_aside
 from passel.types import Array, Episode, PasselError
 
 Env = gym.Env[Any, Any]
@@ -43,6 +44,8 @@ class VideoFile:
     fps: float
     codec: str
     same: bool
+    #: Of the checkpoint whose policy plays, if it is from one.
+    step: int | None = None
 
 
 def record_episodes(
@@ -53,6 +56,7 @@ def record_episodes(
     episodes: int,
     *,
     max_steps: int = 30_000,
+    step: int | None = None,
 ) -> list[VideoFile]:
     """Play one episode for each of the first `episodes` seeds; film the best, the median and the worst into `folder`.
 
@@ -65,7 +69,10 @@ def record_episodes(
         raise PasselError(f"{episodes} episodes cannot be played from {len(seeds)} seeds. Ask for 1 to {len(seeds)}.")
     _import_av()
     _need_no_display()
-    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise PasselError(f"{folder} cannot be made ({error.strerror}). Move away what is in its place.") from error
     with contextlib.closing(make_env()) as env:
         _check_renders(env)
         fps = float(env.metadata.get("render_fps") or DEFAULT_FPS)
@@ -75,8 +82,10 @@ def record_episodes(
             _film(play, int(seeds[index]), folder / f"{rank}.mp4", fps, played[index])
             for rank, index in pick(played).items()
         ]
+    films = [replace(film, step=step) for film in films]
     listing = [{**asdict(film), "path": film.path.name} for film in films]
-    (folder / "videos.json").write_text(json.dumps(listing, indent=2) + "\n", encoding="utf-8")
+    with _explained(folder / "videos.json"):
+        replace_file(folder / "videos.json", json.dumps(listing, indent=2) + "\n")
     return films
 
 
@@ -114,10 +123,19 @@ def _own_score(info: dict[str, Any], total: float) -> float:
 
 
 def _film(play: Callable[[int, Camera], Episode], seed: int, path: Path, fps: float, ranked: Episode) -> VideoFile:
-    with _Film(path, fps) as film:
+    with _explained(path), written_aside(path, path.suffix) as aside, _Film(aside, fps) as film:
         seen = play(seed, lambda env: film.write(_frame(env)))
         film.title = f"{path.stem} episode: score {seen.score:g} in {seen.length} steps, seed {seed}"
     return VideoFile(path.stem, path, seed, seen.score, seen.length, fps, film.codec, same=seen == ranked)
+
+
+@contextlib.contextmanager
+def _explained(path: Path) -> Iterator[None]:
+    """A disk's refusal in one sentence. PyAV's errors are OSErrors too."""
+    try:
+        yield
+    except OSError as error:
+        raise PasselError(f"{path} cannot be written ({error.strerror}). Mend that, then film it again.") from error
 
 
 class _Film:

@@ -69,8 +69,11 @@ class Learner:
 
     def pull(self) -> None:
         """Bring every network up to date."""
-        for sync in self._syncs.values():
-            sync.pull()
+        try:
+            for sync in self._syncs.values():
+                sync.pull()
+        except NonFiniteError as error:
+            raise PasselError(explain(error, self._modules)) from error
         if self._partner:
             self._partner.join()
         self._algo.refresh(self._first.version)
@@ -90,9 +93,18 @@ class Learner:
         try:
             self.loss = sum(sync.push(loss.losses[name]) for name, sync in self._syncs.items() if name in loss.losses)
         except NonFiniteError as error:
-            raise PasselError(explain(error, [flat.module for flat in self._algo.flats.values()], batch)) from error
+            raise PasselError(explain(error, self._modules, batch, self._experience)) from error
         self._experience.feedback(batch, loss.td_abs)
         self._mark()
+
+    @property
+    def _modules(self) -> list[nn.Module]:
+        return [flat.module for flat in self._algo.flats.values()]
+
+    @property
+    def refused(self) -> int:
+        """Gradients that were not finite, and were not applied."""
+        return sum(costs.refused for costs in self._sharing)
 
     def remember(self, staleness: float, updates: int) -> None:
         """Go on counting from what a resumed run had counted."""
@@ -115,21 +127,32 @@ class Learner:
         self._costs = now
 
 
-def explain(error: NonFiniteError, networks: Iterable[nn.Module], batch: Any) -> str:
-    """Where the first number that is none came from: the data, a weight, or the output of a layer."""
+def explain(error: NonFiniteError, networks: Iterable[nn.Module], batch: Any = None, experience: Any = None) -> str:
+    """Where the first number that is not finite came from: the data, a weight, the output of a layer or a gradient."""
     cure = "Train again with a smaller --lr or --max-grad-norm; what was learnt until then is kept."
     for name, what in (("obs", "observations"), ("next_obs", "observations"), ("reward", "rewards")):
-        array = getattr(batch, name, None)
-        if array is not None and not np.isfinite(array).all():
-            return f"{error}: the environment's {what} hold NaN or infinity. Mend it, or clip what it returns."
+        if _holds_nan(getattr(batch, name, None)):
+            return f"{error}: {_NAN_DATA.format(what)}"
     for module in networks:
         for name, weight in module.named_parameters():
             if not torch.isfinite(weight).all():
                 return f"{error}: the weights of layer {name} are no longer finite. {cure}"
-        layer = _first_layer_to_overflow(module, torch.from_numpy(batch.obs))
+        layer = None if batch is None else _first_layer_to_overflow(module, torch.from_numpy(batch.obs))
         if layer:
             return f"{error}: the output of layer {layer} is no longer finite. {cure}"
+    if error.layer:
+        return f"{error}, first at layer {error.layer}, though the loss was. {cure}"
+    # A minibatch has advantages in place of rewards. These may hold a value of the critic, which is finite by now.
+    if _holds_nan(getattr(experience, "rewards", None)):
+        return f"{error}: {_NAN_DATA.format('rewards')}"
     return f"{error}: the targets are no longer finite. {cure}"
+
+
+_NAN_DATA = "the environment's {} hold NaN or infinity. Mend it, or clip what it returns."
+
+
+def _holds_nan(array: Any) -> bool:
+    return array is not None and not np.isfinite(array).all()
 
 
 def _first_layer_to_overflow(module: nn.Module, obs: Tensor) -> str | None:

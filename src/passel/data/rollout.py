@@ -160,6 +160,11 @@ class RolloutExperience:
         self._counts[0] = t + 1
         return real
 
+    @property
+    def rewards(self) -> Floats:
+        """As they are learnt from, [T, N]: with the value of the last observation where an episode was truncated."""
+        return self._steps.reward
+
     def due(self) -> bool:
         return bool(self._counts[0] == self._horizon)
 

@@ -118,6 +118,11 @@ class Trajectories:
 
         return Recollection(network, *map(flat, (self._obs, self._action, self._target, self._advantage)))
 
+    @property
+    def rewards(self) -> Floats:
+        rewards: Floats = self._reward
+        return rewards
+
     def __len__(self) -> int:
         return int(np.count_nonzero(self._weight))
 
@@ -181,6 +186,11 @@ class TrajectoryExperience:
         self._trajectories.add(obs, actions, step)
         self._counts[0] += 1
         return int(np.count_nonzero(step.real))
+
+    @property
+    def rewards(self) -> Floats:
+        """Of all that is kept, [T, N]."""
+        return self._trajectories.rewards
 
     def due(self) -> bool:
         return bool(self._counts[0] >= self._horizon)

@@ -100,7 +100,7 @@ class Plan:
     @property
     def scalar_names(self) -> tuple[str, ...]:
         """The numbers of its own that this run shows."""
-        return (*self.algorithm.scalar_names, *self.diet.scalar_names)
+        return (*self.algorithm.scalar_names, *self.diet.scalar_names, "refused_gradients")
 
     def rows(self, rank: int) -> int:
         """How many environments worker `rank` steps at once."""

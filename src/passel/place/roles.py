@@ -48,6 +48,11 @@ class Role(ABC):
     def staleness(self) -> float:
         return 0.0
 
+    @property
+    def refused(self) -> int:
+        """Gradients that were not finite, and were not applied."""
+        return 0
+
     def scalars(self) -> list[float]:
         """What this role has to say of its experience."""
         return []
@@ -68,6 +73,10 @@ class Taught(Role):
     @property
     def staleness(self) -> float:
         return self.learner.staleness
+
+    @property
+    def refused(self) -> int:
+        return self.learner.refused
 
 
 class Both(Taught):

@@ -78,6 +78,10 @@ class ModelTeacher:
         if not self._orders.ahead:  # to fetch would be to wait
             self._learner.pull()
 
+    @property
+    def refused(self) -> int:
+        return self._learner.refused
+
     def park(self) -> None:
         self._learner.pull()
 
@@ -126,6 +130,10 @@ class Dreaming(Taught):
         if self._teacher is not None:
             self._teacher.park()
 
+    @property
+    def refused(self) -> int:
+        return self.learner.refused + (self._teacher.refused if self._teacher is not None else 0)
+
     def scalars(self) -> list[float]:
         error, doubt = (float(number) if number else math.nan for number in self._numbers)
         return [self._lessons.dream_ratio, error, doubt]
@@ -147,6 +155,10 @@ class Whole(Taught):
     def park(self) -> None:
         self._playing.park()
         self._dreaming.park()
+
+    @property
+    def refused(self) -> int:
+        return self._dreaming.refused
 
     def scalars(self) -> list[float]:
         return self._dreaming.scalars()

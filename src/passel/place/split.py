@@ -55,6 +55,7 @@ def half_specs(size: int) -> dict[str, Spec]:
         "values": Spec((size,), keep=False),
         "part": Spec((1,), torch.int64, keep=False),
         "lr": Spec((1,), torch.float64, keep=False),
+        "refused": Spec((1,), torch.int64, keep=False),
     }
 
 
@@ -67,6 +68,7 @@ class CriticHalf(Server):
         self.name = f"critic {rank}"
         self._critic, self._sync, self._lessons, self._links = critic, sync, lessons, links
         self._values, self._part, self._lr = tensors["values"], tensors["part"].numpy(), tensors["lr"].numpy()
+        self._refused = tensors["refused"].numpy()
         self._values.copy_(sync.flat.values)
 
     def serve(self, timeout: float) -> None:
@@ -81,11 +83,15 @@ class CriticHalf(Server):
         try:
             self._sync.push(self._critic.value_loss(batch))
         except NonFiniteError as error:
-            raise PasselError(explain(error, [self._sync.flat.module], batch)) from error
+            raise PasselError(explain(error, [self._sync.flat.module], batch, self._lessons)) from error
 
     def fetch(self) -> None:
         """Bring the critic up to date, and lay it where the worker finds it."""
-        self._sync.pull()
+        try:
+            self._sync.pull()
+        except NonFiniteError as error:
+            raise PasselError(explain(error, [self._sync.flat.module])) from error
+        self._refused[0] = self._sync.costs.refused
         self._values.copy_(self._sync.flat.values)
 
 
@@ -96,6 +102,7 @@ class OtherHalf:
         self.costs = Costs()
         self._flat, self._lessons, self._links = flat, lessons, links
         self._values, self._part, self._lr = tensors["values"], tensors["part"].numpy(), tensors["lr"].numpy()
+        self._refused = tensors["refused"].numpy()
         self._asked = False
 
     def ask(self, lr: float) -> None:
@@ -115,5 +122,6 @@ class OtherHalf:
         self._asked = False
         waited = time.perf_counter()
         self._flat.values.copy_(self._values)
+        self.costs.refused = int(self._refused[0])
         self.costs.wait += waited - start
         self.costs.copy += time.perf_counter() - waited

@@ -38,7 +38,8 @@ class Worker:
     ) -> None:
         self.rank, self.board, self.role = orders.rank, orders.board, role
         self._orders, self._algo, self._clock, self._streams = orders, algo, clock, streams
-        #: How many numbers of its own a run shows: the algorithm's, and the experience's, which not every role knows.
+        #: How many numbers of its own a run shows: the algorithm's, the experience's, which not every role knows, and
+        #: how many gradients were refused, which is shown where there are any.
         self._scalars = scalars
         self._published = 0.0
         self._waiting_since: float | None = None
@@ -102,7 +103,7 @@ class Worker:
         self.board.publish(
             self.rank,
             self._clock,
-            said + [math.nan] * (self._scalars - len(said)),
+            said + [math.nan] * (self._scalars - 1 - len(said)) + [self.role.refused or math.nan],
             loss=self.role.loss,
             staleness=self.role.staleness,
         )

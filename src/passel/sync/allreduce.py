@@ -121,8 +121,8 @@ class AllReduceSync(Sync):
             start = time.perf_counter()
             offers, waited = self._mean.finish()
             mean, self._agreed = offers[:-1], float(offers[-1])
-            self.clip(mean)
-            self._optimiser.step(float(self._lr[self._applied % 2]), mean)
+            if self.clip(mean):  # every learner sees the same mean, so all refuse it alike
+                self._optimiser.step(float(self._lr[self._applied % 2]), mean)
             self._applied += 1
             self.costs.wait += waited
             self.costs.apply += time.perf_counter() - start - waited

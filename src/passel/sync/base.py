@@ -14,6 +14,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -23,6 +24,8 @@ from passel.sync.optimiser import OptimiserSettings, make_optimiser, state_specs
 
 #: Up to so many numbers numpy's BLAS takes one thread for a product of two vectors, whatever it may.
 ONE_THREAD = 10_000
+#: Gradients in a row that are refused before the run ends.
+REFUSALS = 10
 
 
 @dataclass(frozen=True)
@@ -42,13 +45,16 @@ class SyncSettings:
 
 @dataclass
 class Costs:
-    """What sharing has cost one learner so far: seconds waiting, copying and applying; staleness in versions."""
+    """What sharing has cost one learner so far: seconds waiting, copying and applying; staleness in versions; gradients
+    that were refused because they were not finite.
+    """
 
     wait: float = 0.0
     copy: float = 0.0
     apply: float = 0.0
     staleness: float = 0.0
     pushes: int = 0
+    refused: int = 0
 
 
 class Semaphore(Protocol):
@@ -74,7 +80,13 @@ class Differentiable(Protocol):
 
 
 class NonFiniteError(Exception):
-    """The loss is not a number. Nothing was applied: the vector is as it was before this update."""
+    """The loss or, again and again, its gradient is not finite. Nothing of it was applied: the vector is as it was
+    before. `layer` is where the gradient is not finite, if the loss is.
+    """
+
+    def __init__(self, message: str, layer: str = "") -> None:
+        super().__init__(message)
+        self.layer = layer
 
 
 class Sync(ABC):
@@ -103,6 +115,8 @@ class Sync(ABC):
         self.weight = 1.0
         #: The learning rates of all the local steps that an exchange sums up; 0 where there are none.
         self.local_lr = 0.0
+        #: Gradients refused since the last one that was not.
+        self._refused_in_a_row = 0
 
     @property
     def agreed(self) -> float:
@@ -128,16 +142,33 @@ class Sync(ABC):
         self.costs.pushes += 1
         return value
 
-    def clip(self, grads: Tensor) -> None:
-        """Scale `grads` down to the largest norm that is allowed."""
+    def clip(self, grads: Tensor) -> bool:
+        """Scale `grads` down to the largest norm that is allowed. Returns False where they are not finite: such a
+        gradient is counted, and must not be applied. Raises NonFiniteError when that repeats.
+        """
+        # numpy's product of small vectors costs a tenth; of large ones it wakes threads of its own, which then fight
+        # torch's for the cores. Unlike `dot`, `vdot` is silent about an overflow.
+        small = grads.is_cpu and len(grads) <= ONE_THREAD
+        square = float(np.vdot(vector := grads.numpy(), vector)) if small else float(grads.dot(grads))
+        if not math.isfinite(square):
+            if not torch.isfinite(grads).all():
+                self._refuse(grads)
+                return False
+            square = float(grads.double().square().sum())  # only the squares overflow
+        self._refused_in_a_row = 0
         limit = self.settings.max_grad_norm
         if limit is not None:
-            # numpy's product of small vectors costs a tenth; of large ones it wakes threads of its own, which then
-            # fight torch's for the cores.
-            vector: Any = grads.numpy() if grads.is_cpu and len(grads) <= ONE_THREAD else grads
-            norm = math.sqrt(float(vector.dot(vector)))
+            norm = math.sqrt(square)
             if norm > limit:
                 grads.mul_(limit / norm)
+        return True
+
+    def _refuse(self, grads: Tensor) -> None:
+        self.costs.refused += 1
+        self._refused_in_a_row += 1
+        if self._refused_in_a_row >= REFUSALS:
+            layer = self.flat.name_at(int((~torch.isfinite(grads)).nonzero()[0]))
+            raise NonFiniteError(f"the last {REFUSALS} gradients were not finite", layer)
 
 
 class Server(ABC):
@@ -270,8 +301,8 @@ class LocalSteps(Sync):
         self.version = self.outer.version * self.settings.every + int(self._count) % self.settings.every
 
     def send(self) -> None:
-        self.clip(self.flat.grads)
-        self._inner.step(self.lr, self.flat.grads)
+        if self.clip(self.flat.grads):
+            self._inner.step(self.lr, self.flat.grads)
         self._count += 1
         if int(self._count) % self.settings.every == 0:
             torch.sub(self._base, self.flat.values, out=self.flat.grads)

@@ -65,7 +65,8 @@ class GossipSync(Sync):
         self.costs.copy += time.perf_counter() - start
 
     def send(self) -> None:
-        self.clip(self.flat.grads)
+        if not self.clip(self.flat.grads):
+            return
         start = time.perf_counter()
         self._exchange.collect()
         self._meet_somebody()

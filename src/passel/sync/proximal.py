@@ -117,10 +117,11 @@ class ProximalSync(Sync):
             vector.copy_(torch.nn.functional.softshrink(vector, (self.local_lr or self.lr) * self.settings.l1))
 
     def send(self) -> None:
-        self.clip(self.flat.grads)
+        finite = self.clip(self.flat.grads)
         start = time.perf_counter()
         self._psi.copy_(self._vector)
-        self._optimiser.step(self.lr, self.flat.grads)
+        if finite:  # if not, the neighbours hear of a step of 0: they wait for this one
+            self._optimiser.step(self.lr, self.flat.grads)
         self._neighbourhood.tell(self._psi, self._correction)
         self._pushes[self._rank] += 1
         self.costs.apply += time.perf_counter() - start

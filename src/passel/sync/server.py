@@ -125,7 +125,8 @@ class ServerSync(Sync):
                 return
 
     def send(self) -> None:
-        self.clip(self.flat.grads)
+        if not self.clip(self.flat.grads):
+            return
         self._lr.fill_(self.lr)
         self._sent[self._rank] += 1
         self._outstanding = True

@@ -43,7 +43,8 @@ class SharedSync(Sync):
         self.costs.copy += time.perf_counter() - entered
 
     def send(self) -> None:
-        self.clip(self.flat.grads)
+        if not self.clip(self.flat.grads):
+            return
         asked = time.perf_counter()
         with self._lock:
             entered = time.perf_counter()

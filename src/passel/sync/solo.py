@@ -25,9 +25,9 @@ class SoloSync(Sync):
 
     def send(self) -> None:
         start = time.perf_counter()
-        self.clip(self.flat.grads)
-        self._optimiser.step(self.lr, self.flat.grads)
-        self._pushes[0] += 1
+        if self.clip(self.flat.grads):
+            self._optimiser.step(self.lr, self.flat.grads)
+            self._pushes[0] += 1
         self.costs.apply += time.perf_counter() - start
 
 

@@ -12,7 +12,9 @@ that passes through at most n operations is multiplied by n such factors, whose 
 
 (Higham, Accuracy and Stability of Numerical Algorithms, lemma 3.1). So, for any order of the additions,
 
-    |fl(sum x_i y_i) - sum x_i y_i| <= gamma(n) sum |x_i y_i|.
+    |fl(sum x_i y_i) - sum x_i y_i| <= gamma(n) sum |x_i y_i| + n 2^-126,
+
+where the last term is underflow, for processors may take numbers below 2^-126 for zero.
 
 Several layers. The factors of one layer multiply those of the next, so that n is the number of operations on the
 longest path: `roundings` counts fan-in and fan-out of every layer, and the rows and positions over which a weight's
@@ -37,6 +39,9 @@ from torch import Tensor, nn
 #: Unit roundoff of float32.
 UNIT = 2.0**-24
 
+#: The smallest normal number of float32.
+TINY = 2.0**-126
+
 #: Operations of a loss of one row, from the outputs of a network to their slopes: differences, products, a softmax.
 LOSS = 32
 
@@ -55,7 +60,7 @@ def assert_rounded(found: Any, exact: Any, terms: int, size: Any) -> None:
     """
     found, exact, size = (np.asarray(_detached(array), np.float64) for array in (found, exact, size))
     assert found.shape == exact.shape, f"shapes {found.shape} and {exact.shape}"
-    error, bound = np.abs(found - exact), np.broadcast_to(gamma(terms) * size, exact.shape)
+    error, bound = np.abs(found - exact), np.broadcast_to(gamma(terms) * size + terms * TINY, exact.shape)
     wrong = ~(error <= bound)
     if wrong.any():
         where = np.unravel_index(np.argmax(np.where(wrong, error / np.maximum(bound, 1e-300), 0)), error.shape)

@@ -103,6 +103,7 @@ def _begin_from(path: str, plan: Plan, arena: Arena) -> None:
     spec, hidden = spec_of(path), tuple(folder.read_config()["hidden"])
     for what, its, ours in (
         ("observations of shape", spec.obs_shape, plan.spec.obs_shape),
+        ("observations divided by", spec.obs_scale, plan.spec.obs_scale),
         ("a number of actions of", spec.n_actions, plan.spec.n_actions),
         ("actions between", spec.action_bounds, plan.spec.action_bounds),
         ("hidden layers of", hidden, plan.numbers.hidden),
@@ -153,8 +154,9 @@ def resume(
             )
         history.resumed += 1
         history.eval = None
-        held = folder.read_card().get("levels")
-        plan = make_plan(config, numbers, env or config.env, resumed=history.resumed, held=held)
+        card = folder.read_card()
+        plan = make_plan(config, numbers, env or config.env, resumed=history.resumed, held=card.get("levels"))
+        plan = _scaled_as_before(plan, card)
         arena = _make_arena(plan, view)
         arena.load({name: tensor for group in saved.groups.values() for name, tensor in group.items()})
         for name, number, page in saved.pages():
@@ -163,6 +165,12 @@ def resume(
         folder.event("resumed", steps=saved.step, checkpoint=saved.path.name)
         view.message(f"Resuming {path} at step {saved.step:,}.")
         return _run(plan, arena, folder, view, history, interrupts, began, discard=False, base=saved.path)
+
+
+def _scaled_as_before(plan: Plan, card: Mapping[str, Any]) -> Plan:
+    """The weights of a run fit the scale that its networks began with; before there was one, it was 1."""
+    scale = float(card["env"].get("obs_scale", 1.0))
+    return dataclasses.replace(plan, spec=dataclasses.replace(plan.spec, obs_scale=scale))
 
 
 def make_plan(
@@ -178,7 +186,7 @@ def make_plan(
         )
     _check_filters(numbers, spec)
     _check_actions(config.algo, numbers, spec)
-    threads = threads_per_worker(config.workers, spec.obs_shape, config.threads)
+    threads = threads_per_worker(config.workers, spec.net_shape, config.threads)
     plan = Plan(config, numbers, env, spec, threads, resumed, parts)
     reason = plan.diet.why_not()
     if reason:
@@ -203,7 +211,7 @@ def _check_filters(numbers: Any, spec: EnvSpec) -> None:
     filters = getattr(numbers, "filters", FILTERS)
     if len(filters) != len(FILTERS):
         raise PasselError(f"--filters has {len(filters)} numbers, and there are {len(FILTERS)} convolutions.")
-    if filters != FILTERS and not is_image(spec.obs_shape):
+    if filters != FILTERS and not is_image(spec.net_shape):
         raise PasselError(f"--filters has no effect on {spec.id}, which is no image. Leave it out.")
 
 

@@ -21,6 +21,7 @@ from passel.arena import Spec
 from passel.envs.base import Envs
 from passel.envs.build import AnyEnv, Factory, build, name_of, spaces_of
 from passel.envs.outcomes import (
+    LARGEST,
     OutcomeError,
     check_finite,
     not_five,
@@ -126,7 +127,7 @@ class GymnasiumEnvs(Envs):
                     next_obs[i] = seen
                 else:
                     read_observation(seen, next_obs[i])
-                reward[i] = paid if type(paid) is float and paid - paid == 0.0 else read_reward(paid)
+                reward[i] = paid if type(paid) is float and -LARGEST <= paid <= LARGEST else read_reward(paid)
                 if over is not False or cut is not False:
                     terminated[i] = read_end("terminated", over)
                     truncated[i] = read_end("truncated", cut) and not terminated[i]
@@ -232,6 +233,8 @@ class GymnasiumEnvs(Envs):
 
 def _spec_of(env: str | Factory, copy: AnyEnv) -> EnvSpec:
     name = name_of(env, copy)
+    if not (hasattr(copy, "observation_space") and hasattr(copy, "action_space")):
+        raise PasselError(f"{name} declares no observation_space or no action_space. Set both in its __init__.")
     spaces = spaces_of(name, copy)
     return EnvSpec(
         id=name,

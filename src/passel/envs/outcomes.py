@@ -15,6 +15,7 @@ import numpy as np
 from passel.types import Array
 
 NUMBERS = "biuf"  # kinds of numpy types that are numbers
+LARGEST = float(np.finfo(np.float32).max)  # rewards are learnt from in single precision
 
 
 class OutcomeError(Exception):
@@ -55,7 +56,8 @@ def read_observation(given: Any, row: Array) -> None:
         )
     if row.dtype.kind != "f":
         _check_whole(array, row.dtype)
-    row[...] = array
+    with np.errstate(over="ignore"):  # infinity then, which check_finite names
+        row[...] = array
 
 
 def read_reward(given: Any) -> float:
@@ -67,7 +69,7 @@ def read_reward(given: Any) -> float:
         if array is None:
             raise OutcomeError(f"the reward is {_brief(given)}", "Return one number.")
         reward = float(array.item())
-    if not math.isfinite(reward):
+    if not -LARGEST <= reward <= LARGEST:  # NaN is in no range
         raise OutcomeError(f"the environment's reward is {reward}", "Correct the environment, or clip what it returns.")
     return reward
 

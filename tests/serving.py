@@ -175,6 +175,10 @@ class Serving:
         size = os.fstat(self._err.fileno()).st_size
         return os.pread(self._err.fileno(), size, 0).decode()
 
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
     def freeze(self) -> None:
         self._process.send_signal(signal.SIGSTOP)
 

@@ -235,7 +235,9 @@ class TestNumbersThatAreNone:
         flags = ["--env", "passel.testing.envs:passel/NaN-v0", "--quiet", "--out", "run"]
         code, out, said = told("train", *INLINE, *flags)
         assert (code, out) == (2, "")
-        assert said.startswith("passel: the loss is nan: the environment's observations hold NaN or infinity. Mend")
+        where = r"\(passel\.testing\.envs:passel/NaN-v0, copy \d+, step \d+ of the episode with seed \d+\)"
+        said = " ".join(said.split())
+        assert re.match(f"passel: the environment's observations hold NaN or infinity {where}. Correct the", said)
         assert summary(Path("run"))["status"] == "failed"
         assert kinds(Path("run"))[-1] == "failed"
         assert_whole(Path("run"))

@@ -131,6 +131,7 @@ def _begin_from(path: str, plan: Plan, arena: Arena) -> None:
     hidden = numbers.hidden
     for what, its, ours in (
         ("observations of shape", spec.obs_shape, plan.spec.obs_shape),
+        ("observations divided by", spec.obs_scale, plan.spec.obs_scale),
         ("a number of actions of", spec.n_actions, plan.spec.n_actions),
         ("actions between", spec.action_bounds, plan.spec.action_bounds),
         ("hidden layers of", hidden, plan.numbers.hidden),
@@ -190,6 +191,7 @@ def resume(
         history.eval = None
         held = levels_of(folder.read_card(), config.workers, folder.path / CARD)
         plan = make_plan(config, numbers, target, resumed=history.resumed, held=held)
+        plan = _scaled_as_before(plan, spec_of(path))
         if env is not None:
             load(path).moved_to(plan.spec)  # refuses another shape
         if trust:
@@ -236,6 +238,11 @@ def _restore(saved: checkpoint.Checkpoint, folder: RunFolder, arena: Arena, view
         return _restore(older, folder, arena, view)
 
 
+def _scaled_as_before(plan: Plan, spec: EnvSpec) -> Plan:
+    """The weights of a run fit the scale that its networks began with; before there was one, it was 1."""
+    return dataclasses.replace(plan, spec=dataclasses.replace(plan.spec, obs_scale=spec.obs_scale))
+
+
 def make_plan(
     config: RunConfig, numbers: Any, env: Env, resumed: int = 0, held: Mapping[str, Any] | None = None
 ) -> Plan:
@@ -249,7 +256,7 @@ def make_plan(
         )
     _check_filters(numbers, spec)
     _check_actions(config.algo, numbers, spec)
-    threads = threads_per_worker(config.workers, spec.obs_shape, config.threads)
+    threads = threads_per_worker(config.workers, spec.net_shape, config.threads)
     plan = Plan(config, numbers, env, spec, threads, resumed, parts)
     reason = plan.diet.why_not()
     if reason:
@@ -274,7 +281,7 @@ def _check_filters(numbers: Any, spec: EnvSpec) -> None:
     filters = getattr(numbers, "filters", FILTERS)
     if len(filters) != len(FILTERS):
         raise PasselError(f"--filters has {len(filters)} numbers, and there are {len(FILTERS)} convolutions.")
-    if filters != FILTERS and not is_image(spec.obs_shape):
+    if filters != FILTERS and not is_image(spec.net_shape):
         raise PasselError(f"--filters has no effect on {spec.id}, which is no image. Leave it out.")
 
 

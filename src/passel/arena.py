@@ -38,12 +38,14 @@ class Spec:
     """Shape and type of one tensor of an arena, and whether a checkpoint must keep it.
 
     `pages` makes it a tensor in pages: the name of the tensor beside it that numbers their versions (see `Pages`).
+    `optional`: a checkpoint of an older version may lack it, and then it stays zero.
     """
 
     shape: tuple[int, ...]
     dtype: torch.dtype = torch.float32
     keep: bool = True
     pages: str = ""
+    optional: bool = False
 
     @property
     def nbytes(self) -> int:
@@ -194,6 +196,8 @@ class Arena(Tensors):
         kept = {name: spec for name, spec in self.specs.items() if spec.keep and not spec.pages}
         for name, spec in kept.items():
             found = tensors.get(name)
+            if found is None and spec.optional:
+                continue
             if found is None or tuple(found.shape) != spec.shape or found.dtype != spec.dtype:
                 raise PasselError(f"the checkpoint has no {name} of shape {spec.shape} and type {spec.dtype}")
         for name in kept:

@@ -188,7 +188,7 @@ class Supervisor:
             self._tell_notices()
 
     def _tell_notices(self) -> None:
-        for notice in self._plan.diet.notices(self._arena):
+        for notice in self._plan.notices(self._arena):
             if notice not in self._told:
                 self._told.add(notice)
                 self._view.message(notice)

@@ -58,6 +58,20 @@ class EnvSpec:
     protocol: Mapping[str, Any] | None = field(default=None, hash=False)
     #: What random play and a human score, where that was published.
     reference_scores: tuple[float, float] | None = None
+    #: What a network divides the numbers of a vector by: the largest that bytes can be, 1 for every other type.
+    obs_scale: float = 1.0
+
+    @property
+    def net_shape(self) -> tuple[int, ...]:
+        """The shape of an observation as networks read it: a plane of bytes is an image with one channel."""
+        plane = len(self.obs_shape) == 2 and self.obs_dtype == np.uint8
+        return (1, *self.obs_shape) if plane else self.obs_shape
+
+    def net_bounds(self, scale_obs: bool) -> Bounds | None:
+        """The bounds between which networks bring the numbers of a vector to [-1, 1]; one pair may stand for all."""
+        if scale_obs:
+            return self.bounds
+        return None if self.obs_scale == 1 else ((-self.obs_scale,), (self.obs_scale,))
 
     def human_normalised(self, score: float | None) -> float | None:
         """The score on a scale on which random play is 0 and a human is 1; None where nobody published theirs."""

@@ -68,6 +68,63 @@ def test_a_score_is_continued_and_not_begun_again() -> None:
     assert play(resumed, np.zeros((2, 1), np.int64))[-1].episodes == [Episode(10.0, 4)]
 
 
+class Forgets(Countdown):
+    """Shows a number that its seed does not decide: how many copies were ever made."""
+
+    made = 0
+
+    def __init__(self) -> None:
+        super().__init__(terminate_after=None)
+        Forgets.made += 1
+        self._number = Forgets.made
+
+    def step(self, action: Any) -> Any:
+        obs, *rest = super().step(action)
+        obs[1] = self._number
+        return obs, *rest
+
+
+def test_an_environment_that_is_no_function_of_its_seed_begins_anew() -> None:
+    tensors = record(Forgets, 2)
+    envs = make(Forgets, tensors, 2)
+    envs.reset()
+    play(envs, np.zeros((3, 2), np.int64))
+    resumed = make(Forgets, tensors, 2)
+    assert resumed.restore()[:, 0].tolist() == [0, 0]
+    assert not resumed.continued
+    assert (tensors["episode"].tolist(), tensors["length"].tolist()) == ([1, 1], [0, 0])
+    assert tensors["anew"].tolist() == [2]
+
+
+def test_only_what_differs_begins_anew() -> None:
+    tensors = record(Countdown, 2, terminate_after=9)
+    envs = make(Countdown, tensors, 2, terminate_after=9)
+    envs.reset()
+    last = play(envs, np.zeros((3, 2), np.int64))[-1]
+    same = make(Countdown, tensors, 2, terminate_after=9)
+    np.testing.assert_array_equal(same.restore(), last.obs)
+    assert same.continued
+    assert tensors["anew"].tolist() == [0]
+    tensors["shown"][1, 0] += 1
+    other = make(Countdown, tensors, 2, terminate_after=9)
+    assert other.restore()[:, 0].tolist() == [3, 0]
+    assert not other.continued
+    assert tensors["anew"].tolist() == [1]
+
+
+def test_a_record_of_an_older_version_has_kept_no_observation() -> None:
+    tensors = record(Countdown, 1)
+    envs = make(Countdown, tensors, 1)
+    envs.reset()
+    play(envs, np.zeros((2, 1), np.int64))
+    old = {name: tensor for name, tensor in tensors.items() if name != "shown"}
+    fresh = record(Countdown, 1)
+    fresh.load(old)
+    resumed = make(Countdown, fresh, 1)
+    assert resumed.restore()[0, 0] == 2
+    assert resumed.continued
+
+
 class PaysTheAction(Countdown):
     """Rewards the action as it was given, in a space that begins at 3."""
 

@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import msgpack
 import numpy as np
@@ -370,14 +370,15 @@ def test_a_server_that_lies_about_sizes_is_not_believed() -> None:
     port = router.bind_to_random_port("tcp://127.0.0.1")
     hello = {"v": 1, "op": "hello", "seq": 0, "shape": [4], "dtype": "<f4", "actions": 2, "autoreset": "same-step"}
     hello |= {"limit": None, "threshold": None, "frame_skip": 1, "max_envs": 4, "seconds": 0.0}
-    lies: list[tuple[dict[str, Any], str]] = [
-        ({"dtype": "|O"}, "answers, but not as an environment server does"),
-        ({"shape": [2**40]}, "answers, but not as an environment server does"),
-        ({"shape": "abc"}, "answers, but not as an environment server does"),
-        ({"autoreset": "next-step"}, "answers, but not as an environment server does"),
+    lies: list[dict[str, Any]] = [
+        {"dtype": "|O"},
+        {"shape": [2**40]},
+        {"shape": "abc"},
+        {"autoreset": "next-step"},
     ]
+    sentence = "answers, but not as an environment server does"
     try:
-        for lie, sentence in lies:
+        for lie in lies:
             place = remote_place.Address(f"tcp://127.0.0.1:{port}")
             link = remote_link.Link(place, "")
             link._socket.send(b"wake")
@@ -395,6 +396,172 @@ def test_a_server_that_lies_about_sizes_is_not_believed() -> None:
     finally:
         router.close(0)
         context.term()
+
+
+HELLO: dict[str, Any] = {
+    "v": 1,
+    "op": "hello",
+    "seq": 0,
+    "shape": [4],
+    "dtype": "<f4",
+    "actions": 2,
+    "autoreset": "same-step",
+    "limit": None,
+    "threshold": None,
+    "frame_skip": 1,
+    "max_envs": 4,
+    "seconds": 0.0,
+}
+
+
+def facts(*frames: bytes, **said: Any) -> remote_link.Facts:
+    """What the client makes of a hello."""
+
+    class Hello(remote_link.Link):
+        def __init__(self) -> None:
+            self._place = remote_place.Address("tcp://127.0.0.1:5555")
+
+        def ask(self, *_: Any, **__: Any) -> remote_link.Answer:
+            return remote_link.Answer(HELLO | said, frames)
+
+    return Hello().hello()
+
+
+def test_a_plain_hello_is_believed() -> None:
+    low, high = np.zeros(4).tobytes(), np.ones(4).tobytes()
+    assert facts().spec.max_copies == 4
+    assert facts(low, high).spec.bounds == ((0.0,) * 4, (1.0,) * 4)
+    spec = facts(shape=[84, 84, 3], dtype="|u1", limit=1000, threshold=-110, frame_skip=4, seconds=1, high=3.0).spec
+    assert (spec.obs_shape, spec.max_episode_steps, spec.reward_threshold) == ((84, 84, 3), 1000, -110.0)
+    assert (spec.frame_skip, spec.obs_scale) == (4, 3.0)
+    assert facts(dtype="|u1").spec.obs_scale == 255.0
+
+
+@pytest.mark.parametrize(
+    "lie",
+    [
+        *({"actions": value} for value in (0, -5, 10**9, 2.0, True, None, "2")),
+        *({"max_envs": value} for value in (0, -1, 10**9, 1.5)),
+        *({"limit": value} for value in (0, -1, 2.5, 2**60)),
+        *({"frame_skip": value} for value in (0, -4, 10**9, 1.0)),
+        *({"threshold": value} for value in (float("nan"), float("inf"), "475", [475])),
+        *({"seconds": value} for value in (float("nan"), float("inf"), -1.0, "1")),
+        *({"shape": value} for value in ("4", [4.7], [], [0], [-4], [True], [1] * 9, 4, {"4": 4})),
+        *({"high": value} for value in (float("nan"), 1e9, "255", -3)),
+    ],
+    ids=str,
+)
+def test_a_server_that_lies_about_its_environment_is_not_believed(lie: dict[str, Any]) -> None:
+    with pytest.raises(PasselError, match=r"answers, but not as an environment server does \(.*\)\. Use the address"):
+        facts(**lie)
+
+
+@pytest.mark.parametrize(
+    "frames",
+    [
+        [np.full(4, np.nan), np.ones(4)],
+        [np.full(4, -np.inf), np.ones(4)],
+        [np.ones(4), np.zeros(4)],
+        [np.zeros(4)],
+        [np.zeros(4), np.ones(4), np.ones(4)],
+        [np.zeros(3), np.ones(3)],
+    ],
+    ids=["NaN", "infinite", "in the wrong order", "one", "three", "of another size"],
+)
+def test_bounds_that_are_none_are_not_believed(frames: list[np.ndarray[Any, Any]]) -> None:
+    with pytest.raises(PasselError, match="answers, but not as an environment server does"):
+        facts(*(frame.tobytes() for frame in frames))
+
+
+class Scripted(remote_link.Link):
+    """A server's answers as the test has them, without a server."""
+
+    hello_says: ClassVar[dict[str, Any]] = {}
+    answers: ClassVar[list[Any]] = []
+    patience: ClassVar[list[float]] = []
+
+    def __init__(self, place: remote_place.Place, key: str) -> None:
+        self._place = place
+
+    def ask(self, op: str, *_: Any, patience: float = 0.0, **__: Any) -> remote_link.Answer:
+        if op == "hello":
+            return remote_link.Answer(HELLO | self.hello_says, [])
+        Scripted.patience.append(patience)
+        said = self.answers.pop(0)
+        if isinstance(said, Exception):
+            raise said
+        return remote_link.Answer({}, [array.tobytes() for array in said])
+
+    def close(self) -> None:
+        pass
+
+
+@pytest.fixture
+def scripted(monkeypatch: pytest.MonkeyPatch) -> type[Scripted]:
+    monkeypatch.setattr(remote, "Link", Scripted)
+    Scripted.hello_says, Scripted.answers, Scripted.patience = {}, [], []
+    return Scripted
+
+
+OBS = np.ones((2, 4), np.float32)
+NONE_ENDED = np.array([[1.0, 1.0], [0.0, 0.0]])
+
+
+def test_patience_has_an_end_whatever_a_server_says(scripted: type[Scripted]) -> None:
+    scripted.hello_says, scripted.answers = {"seconds": 1e9}, [[], [OBS]]
+    make_envs("tcp://127.0.0.1:5555", 2, 0).reset()
+    assert scripted.patience == [remote.LONG, remote.LONG]
+
+
+@pytest.mark.parametrize(
+    ("answer", "sentence"),
+    [
+        ([OBS, np.array([[1.0, 1], [0, 7]]), OBS[:1]], "an end that is neither a termination nor a truncation"),
+        ([OBS, np.array([[1.0, 1], [0, np.nan]]), OBS[:1]], "an end that is neither a termination nor a truncation"),
+        ([OBS, NONE_ENDED, OBS], "answered with 3 arrays where 2 belong"),
+        ([OBS, np.array([[1.0, 1], [0, 1]])], "answered with 2 arrays where 3 belong"),
+        ([OBS, np.array([[1.0, 1], [0, 1]]), OBS[:1], OBS], "answered with 4 arrays where 3 belong"),
+        ([OBS.astype(np.float64), NONE_ENDED], "arrays of another size"),
+        ([OBS, np.array([[1.0, np.nan], [0, 0]])], "the environment's reward is nan in copy 1"),
+        ([OBS * np.float32(np.nan), NONE_ENDED], "the environment's observations hold NaN"),
+    ],
+    ids=["7", "NaN", "one too many", "one too few", "two too many", "another type", "NaN rewards", "NaN observations"],
+)
+def test_a_step_that_is_not_as_promised(scripted: type[Scripted], answer: list[Any], sentence: str) -> None:
+    scripted.answers = [[], [OBS], [OBS, NONE_ENDED], answer]
+    envs = make_envs("tcp://127.0.0.1:5555", 2, 0)
+    envs.reset()
+    assert envs.step(zeros(envs)).reward.tolist() == [1, 1]
+    with pytest.raises(PasselError, match=sentence):
+        envs.step(zeros(envs))
+
+
+def test_a_worker_looks_at_its_orders_while_its_server_is_gone(
+    scripted: type[Scripted], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each step returns soon, without a transition; the episodes that were lost are reported once."""
+    monkeypatch.setattr(remote, "LOOK", 0.01)
+    gone = LostError("closed the connection")
+    scripted.answers = [[], [OBS], [OBS, NONE_ENDED], *[gone] * 3, [], [2 * OBS], [3 * OBS, NONE_ENDED]]
+    envs = make_envs("tcp://127.0.0.1:5555", 2, 0, env_args={"reconnect": True})
+    envs.reset()
+    envs.step(zeros(envs))
+    lost = [envs.step(zeros(envs)) for _ in range(3)]
+    assert [step.truncated.tolist() for step in lost] == [[True] * 2, [False] * 2, [False] * 2]
+    assert [step.episodes for step in lost] == [[Episode(1.0, 1)] * 2, [], []]
+    assert not any(step.real.any() or step.reward.any() for step in lost)
+    assert [step.obs[0, 0] for step in lost] == [1, 1, 2], "the last ones, then those of new episodes"
+    assert envs.step(zeros(envs)).obs[0, 0] == 3
+
+
+def test_a_server_that_stays_away_is_named(scripted: type[Scripted], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(remote, "LOOK", 0.0)
+    monkeypatch.setattr(remote, "RECONNECT_PATIENCE", 0.0)
+    scripted.answers = [[], [OBS], *[LostError("closed the connection")] * 2]
+    envs = make_envs("tcp://127.0.0.1:5555", 2, 0, env_args={"reconnect": True})
+    envs.reset()
+    with pytest.raises(PasselError, match="closed the connection, and did not come back within 0 s"):
+        envs.step(zeros(envs))
 
 
 def test_pyzmq_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:

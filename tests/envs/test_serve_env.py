@@ -10,10 +10,11 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import msgpack
 import numpy as np
+import psutil
 import pytest
 import zmq
 from hypothesis import given, settings
@@ -115,6 +116,54 @@ def test_skipped_frames_stop_at_the_end_and_a_limit_is_a_truncation() -> None:
     limited = serve_env.Game(OldGame(), 1, 2)
     limited.reset(0)
     assert [limited.step(0)[2:] for _ in range(2)] == [(False, False), (False, True)]
+
+
+@pytest.mark.parametrize(
+    ("obs", "sentence"),
+    [
+        (1, r"the observation has shape \(\), and its observation_space has \(2,\)"),
+        ([1, 2, 3], r"has shape \(3,\)"),
+        ([300, 0], "not whole or not from 0 to 255"),
+        ([-1, 0], "not whole or not from 0 to 255"),
+        ([0.5, 0], "not whole or not from 0 to 255"),
+        (["a", "b"], "no array of numbers"),
+    ],
+)
+def test_an_observation_that_does_not_fit_is_refused(obs: Any, sentence: str) -> None:
+    row = np.zeros(2, np.uint8)
+    with pytest.raises(serve_env.OutcomeError, match=sentence):
+        lens().write(obs, row)
+    lens().write([7, 255], row)
+    assert row.tolist() == [7, 255]
+
+
+class Says:
+    """Returns what it is told."""
+
+    def __init__(self, *said: Any) -> None:
+        self._said = said
+
+    def reset(self) -> int:
+        return 0
+
+    def step(self, action: int) -> Any:
+        return self._said
+
+
+@pytest.mark.parametrize(
+    ("said", "sentence"),
+    [
+        ((0, None, False, False, {}), "the reward is None. Return one number."),
+        ((0, np.ones(2), False, False, {}), "the reward is array"),
+        ((0, 1.0, None, False, {}), "terminated is None. Return one number."),
+        ((0, 1.0, False, 7, {}), "truncated is 7. Return True or False."),
+        ((0, 1.0, "no", {}), "done is 'no'. Return one number."),
+    ],
+)
+def test_rewards_and_ends_that_are_none_are_refused(said: tuple[Any, ...], sentence: str) -> None:
+    with pytest.raises(serve_env.OutcomeError, match=f"^{sentence}"):
+        serve_env.Game(Says(*said), 1, None).step(0)
+    assert serve_env.Game(Says(0, np.array([2.5]), np.bool_(False), 1, {}), 1, None).step(0) == (0, 2.5, False, True)
 
 
 OLD_GYM = '''
@@ -397,7 +446,9 @@ def test_out_of_order_out_of_range_and_oversized(besieged: tuple[Serving, Any]) 
         assert code("step", 2, one) == "step", "what was refused has changed nothing"
         ask_again = {"v": 2, "op": "hello", "seq": 0}
         assert ask(dealer, ask_again)["code"] == "version"
-        dealer.send_multipart([b"x" * (serve_env.MAX_REQUEST + 1)])  # libzmq closes the connection, and opens it anew
+        dealer.send_multipart(
+            [b"x" * (serve_env.max_request(8) + 1)]
+        )  # libzmq closes the connection, and opens it anew
         dealer.setsockopt(zmq.RCVTIMEO, 500)
         deadline = time.monotonic() + 10
         while True:
@@ -410,3 +461,71 @@ def test_out_of_order_out_of_range_and_oversized(besieged: tuple[Serving, Any]) 
         dealer.close(0)
         context.term()
     assert serving.running
+
+
+def resident_mb(serving: Serving) -> float:
+    return psutil.Process(serving.pid).memory_info().rss / 1e6
+
+
+def test_a_flood_takes_no_memory() -> None:
+    """Three clients send up to 450 MB while an environment keeps the server from reading."""
+    with Serving("serving:Fussy-v0", "--envs", "131072") as serving:
+        context = zmq.Context()
+        slow, *flood = [context.socket(zmq.DEALER) for _ in range(4)]
+        try:
+            for dealer in (slow, *flood):
+                dealer.setsockopt(zmq.SNDHWM, 1)
+                dealer.setsockopt(zmq.SNDTIMEO, 100)
+                dealer.setsockopt(zmq.RCVTIMEO, 10_000)
+                dealer.connect(serving.address)
+            slow.setsockopt(zmq.SNDTIMEO, 10_000)
+            assert ask(slow, {"v": 1, "op": "open", "seq": 0, "n": 1, "seed": 0})["op"] == "open"
+            assert ask(slow, {"v": 1, "op": "reset", "seq": 1, "episode": 0})["op"] == "reset"
+            slow.send_multipart([msgpack.packb({"v": 1, "op": "step", "seq": 2}), np.array([2]).tobytes()])
+            before = resident_mb(serving)
+            largest = b"x" * serve_env.max_request(131072)
+            for dealer in flood:
+                with contextlib.suppress(zmq.Again):
+                    for _ in range(150):
+                        dealer.send_multipart([msgpack.packb({"v": 1, "op": "hello", "seq": 0}), largest])
+            assert len(largest) == 1 << 20
+            assert resident_mb(serving) - before < 150
+        finally:
+            for dealer in (slow, *flood):
+                dealer.close(0)
+            context.term()
+
+
+def test_one_frame_is_as_large_as_an_action_for_each_environment() -> None:
+    assert serve_env.max_request(16) == serve_env.MAX_HEADER
+    assert serve_env.max_request(100_000) == 800_000
+
+
+def test_what_waits_is_bounded_in_both_directions() -> None:
+    context = zmq.Context()
+    bound = serve_env.open_socket(context, "tcp://127.0.0.1:*", "", 16)
+    try:
+        assert bound.getsockopt(zmq.RCVHWM) == serve_env.QUEUED
+        assert bound.getsockopt(zmq.SNDHWM) == serve_env.QUEUED
+        assert bound.getsockopt(zmq.MAXMSGSIZE) == serve_env.max_request(16)
+    finally:
+        bound.close(0)
+        context.term()
+
+
+def test_a_message_of_many_frames_is_refused_and_not_kept(besieged: tuple[Serving, Any]) -> None:
+    _, dealer = besieged
+    hello = msgpack.packb({"v": 1, "op": "hello", "seq": 77})
+    dealer.send_multipart([hello, *[b"x"] * 5000])
+    answer = msgpack.unpackb(dealer.recv_multipart()[0])
+    assert answer["say"] == f"hello came with {serve_env.MAX_FRAMES - 2} arrays"
+
+
+def test_environments_of_all_clients_together_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(serve_env, "MAX_ENVS", 5)
+    maker: Any = type("Maker", (), {"id": "x"})
+    server = serve_env.Server([maker], cast(Any, None), lens(), 4, 8)
+    server._open(b"a", {"n": 3, "seed": 0, "seq": 0}, [], None)
+    with pytest.raises(serve_env.RefusedError, match="3 environments were asked for, and 3 of its 5 are taken"):
+        server._open(b"b", {"n": 3, "seed": 0, "seq": 0}, [], None)
+    server._open(b"b", {"n": 2, "seed": 0, "seq": 0}, [], None)

@@ -89,9 +89,9 @@ class PolicyAndCritic(Algorithm):
         return {
             "n_actions": size,
             "spread": Spread(size, config.log_std, config.learn_std) if spec.action_shape else None,
-            "obs_shape": spec.obs_shape,
+            "obs_shape": spec.net_shape,
             "hidden": config.hidden,
-            "bounds": spec.bounds if config.scale_obs else None,
+            "bounds": spec.net_bounds(config.scale_obs),
             "filters": config.filters,
         }
 
@@ -190,7 +190,7 @@ class ActorCritic(PolicyAndCritic):
 
 def is_joined(config: ActorCriticConfig, spec: EnvSpec) -> bool:
     """Whether policy and critic are one network."""
-    return config.shared == "yes" or (config.shared == "auto" and is_image(spec.obs_shape) and not config.split)
+    return config.shared == "yes" or (config.shared == "auto" and is_image(spec.net_shape) and not config.split)
 
 
 def _head(spec: EnvSpec) -> Head:

@@ -110,7 +110,7 @@ class DQN(Algorithm):
     def __init__(self, config: DQNConfig, spec: EnvSpec, tensors: Tensors) -> None:
         self._config, self._n_actions = config, spec.n_actions
         self._online, self._target = _network(config, spec), _network(config, spec)
-        if is_image(spec.obs_shape):
+        if is_image(spec.net_shape):
             self._online.start_orthogonal(FAINT)
         self._target_flat = Flat(self._target)
         self._target_flat.bind(values=tensors["target"])
@@ -186,15 +186,15 @@ class DQN(Algorithm):
 
 
 def _network(config: DQNConfig, spec: EnvSpec) -> Network:
-    if config.precision != "float32" and not is_image(spec.obs_shape):
+    if config.precision != "float32" and not is_image(spec.net_shape):
         raise PasselError(
             f"--precision {config.precision} has no effect on {spec.id}, whose observations are no images. "
             "Leave it out."
         )
-    bounds, precision = spec.bounds if config.scale_obs else None, getattr(torch, config.precision)
+    bounds, precision = spec.net_bounds(config.scale_obs), getattr(torch, config.precision)
     network: Callable[..., Network] = QNetwork
     if config.distributional:
         network = partial(CategoricalQNetwork, support=support(config.v_min, config.v_max, config.atoms))
     return network(
-        spec.obs_shape, spec.n_actions, config.hidden, dueling=config.dueling, bounds=bounds, precision=precision
+        spec.net_shape, spec.n_actions, config.hidden, dueling=config.dueling, bounds=bounds, precision=precision
     )

@@ -35,6 +35,8 @@ class Envs(ABC):
 
     spec: EnvSpec
     n: int
+    #: Whether `restore` continued every episode; False if it began one of them anew.
+    continued: bool = False
 
     @abstractmethod
     def reset(self) -> Array:

@@ -23,6 +23,7 @@ from torch import Tensor
 from passel.arena import Spec
 from passel.envs.base import Envs
 from passel.envs.build import Factory, nearest
+from passel.envs.outcomes import OutcomeError, check_finite, check_finite_rewards
 from passel.envs.seeds import derive_seed
 from passel.envs.spaces import Spaces, read_spaces
 from passel.types import Array, Bounds, EnvSpec, Episode, PasselError, Step
@@ -92,6 +93,7 @@ def describe(env: str | Factory, env_args: Mapping[str, Any] | None) -> EnvSpec:
         exact_resume=False,
         bounds=BOUNDS.get(env),
         action_bounds=spaces.action_bounds,
+        obs_scale=spaces.obs_scale,
     )
 
 
@@ -146,6 +148,7 @@ class EnvPoolEnvs(Envs):
         obs = self._boundary(returned)
         real = ~self._resetting
         reward = np.where(real, reward, np.float32(0))
+        self._check(obs, reward)
         terminated, truncated = terminated & real, truncated & real
         self._score += reward
         self._length += real
@@ -164,6 +167,14 @@ class EnvPoolEnvs(Envs):
         if self._pool is not None:
             self._pool.close()
             self._pool = None
+
+    def _check(self, obs: Array, reward: Array) -> None:
+        try:
+            check_finite_rewards(reward)
+            if obs.dtype.kind == "f":
+                check_finite(obs)
+        except OutcomeError as error:
+            raise PasselError(f"{error.cause} ({self.spec.id} by EnvPool). {error.cure}") from None
 
     def _finish(self, ended: Array) -> list[Episode]:
         if not ended.any():

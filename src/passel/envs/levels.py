@@ -142,7 +142,9 @@ class LevelEnvs(Envs):
         return np.concatenate([part.reset() for part in self._parts])
 
     def restore(self) -> Array:
-        return np.concatenate([part.restore() for part in self._parts])
+        obs = np.concatenate([part.restore() for part in self._parts])
+        self.continued = all(part.continued for part in self._parts)
+        return obs
 
     def step(self, actions: Array) -> Step:
         steps = [part.step(actions[rows]) for part, rows in zip(self._parts, self._rows, strict=True)]

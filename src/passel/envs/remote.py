@@ -16,6 +16,7 @@ from torch import Tensor
 
 from passel.arena import Spec
 from passel.envs.base import Envs
+from passel.envs.outcomes import OutcomeError, check_finite, check_finite_rewards
 from passel.envs.remote_errors import LostError, RefusedError, sentence
 from passel.envs.remote_link import DOUBLE, Answer, Link
 from passel.envs.remote_place import QUIET, Place
@@ -23,6 +24,8 @@ from passel.types import Array, EnvSpec, Episode, Ints, PasselError, Step
 
 LONG = 120.0  # seconds that building or resetting a group may take, as long as the server says that it is at it
 RECONNECT_PATIENCE = 60.0
+#: Seconds that one step looks for a server that is gone: between two steps the worker looks at its orders.
+LOOK = 1.0
 TERMINATED, TRUNCATED = 1, 2
 
 
@@ -66,6 +69,8 @@ class RemoteEnvs(Envs):
         self._starts = (torch.zeros(1, dtype=torch.int64) if tensors is None else tensors["starts"]).numpy()
         self._score, self._length = np.zeros(n), np.zeros(n, np.int64)
         self._link: Link | None = None
+        #: Why the server was lost and until when it may come back, while it is gone.
+        self._lost: tuple[LostError, float] | None = None
         try:
             self._connect()
         except (LostError, RefusedError) as error:
@@ -77,19 +82,26 @@ class RemoteEnvs(Envs):
 
     def reset(self) -> Array:
         try:
-            return self._reset()
+            self._obs = self._reset()
+            return self._obs
         except LostError as lost:
-            return self._recover(lost)
+            self._wait_for_it(lost)
+            while not self._look_for_it():
+                pass
+            return self._obs
         except RefusedError as error:
             raise sentence(self._place, error) from error
 
     def step(self, actions: Array) -> Step:
+        if self._lost is not None:
+            return self._gap()
         assert self._link is not None
         sent = np.ascontiguousarray(actions, "<i8")
         try:
             return self._take(self._link.ask("step", arrays=[sent]))
         except LostError as lost:
-            return self._new_episodes(lost)
+            self._wait_for_it(lost)
+            return self._gap()
         except RefusedError as error:
             raise sentence(self._place, error) from error
 
@@ -105,9 +117,14 @@ class RemoteEnvs(Envs):
         next_obs = answer.array(0, (n, *spec.obs_shape), spec.obs_dtype)
         reward, ends = answer.array(1, (2, n), DOUBLE)
         obs, ended = next_obs, np.flatnonzero(ends)
+        answer.check_arrays(3 if len(ended) else 2)
+        self._check(next_obs, reward)
         if len(ended):
+            if not np.isin(ends[ended], (TERMINATED, TRUNCATED)).all():
+                raise LostError("answered with an end that is neither a termination nor a truncation")
             obs = next_obs.copy()
             obs[ended] = answer.array(2, (len(ended), *spec.obs_shape), spec.obs_dtype)
+        self._obs = obs
         self._score += reward
         self._length += 1
         return Step(
@@ -120,11 +137,20 @@ class RemoteEnvs(Envs):
             episodes=self._finish(ended) if len(ended) else [],
         )
 
-    def _connect(self) -> None:
+    def _check(self, obs: Array, reward: Array) -> None:
+        """Numbers, as of any back-end: the server's environment may be at fault, or the server."""
+        try:
+            check_finite_rewards(reward)
+            if obs.dtype.kind == "f":
+                check_finite(obs)
+        except OutcomeError as error:
+            raise PasselError(f"{error.cause} (served by {self._place.name}). {error.cure}") from None
+
+    def _connect(self, patience: float | None = None) -> None:
         if self._link is not None:
             self._link.close()
         self._link = Link(self._place, self._key)
-        facts = self._link.hello()
+        facts = self._link.hello(patience)
         known = getattr(self, "spec", facts.spec)
         if (known.obs_shape, known.obs_dtype, known.n_actions) != (
             facts.spec.obs_shape,
@@ -136,8 +162,11 @@ class RemoteEnvs(Envs):
             )
         self.spec = facts.spec
         # One environment is built or reset between two signs of life.
-        self._patience = max(QUIET, 4 * facts.seconds)
-        self._link.ask("open", {"n": self.n, "seed": self._seed}, self._kinds, patience=self._patience, limit=LONG)
+        self._patience = min(LONG, max(QUIET, 4 * facts.seconds))
+        answer = self._link.ask(
+            "open", {"n": self.n, "seed": self._seed}, self._kinds, patience=self._patience, limit=LONG
+        )
+        answer.check_arrays(0)
 
     def _reset(self) -> Array:
         assert self._link is not None
@@ -145,33 +174,50 @@ class RemoteEnvs(Envs):
         self._starts[0] += 1
         self._score[:], self._length[:] = 0.0, 0
         answer = self._link.ask("reset", {"episode": start << 20}, patience=self._patience, limit=LONG)
-        return answer.array(0, (self.n, *self.spec.obs_shape), self.spec.obs_dtype)
+        answer.check_arrays(1)
+        obs = answer.array(0, (self.n, *self.spec.obs_shape), self.spec.obs_dtype)
+        self._check(obs, self._score)
+        return obs
 
-    def _recover(self, lost: Exception) -> Array:
-        """The first observations of new episodes, from a server that has come back."""
+    def _wait_for_it(self, lost: LostError) -> None:
+        """The server is gone: with `reconnect`, wait for it to come back."""
         if not self._reconnect:
             raise sentence(self._place, lost) from lost
-        deadline = time.monotonic() + RECONNECT_PATIENCE
+        self._lost = lost, time.monotonic() + RECONNECT_PATIENCE
+
+    def _look_for_it(self) -> bool:
+        """Look for the server for a short time. True if it is back, and new episodes have begun there."""
+        assert self._lost is not None
+        lost, deadline = self._lost
+        until = time.monotonic() + LOOK
         while True:
             try:
-                self._connect()
-                return self._reset()
+                self._connect(min(LOOK, self._place.patience))
+                self._obs = self._reset()
             except (LostError, RefusedError) as error:
                 if time.monotonic() > deadline:
                     raise PasselError(
                         f"the environment server {self._place.name} {lost}, and did not come back within "
                         f"{RECONNECT_PATIENCE:.0f} s ({error}). Start it again, and use `passel resume`."
                     ) from error
+                if time.monotonic() > until:
+                    return False
                 time.sleep(0.2)
+            else:
+                self._lost = None
+                return True
 
-    def _new_episodes(self, lost: LostError) -> Step:
-        """What the step was to bring is lost, and so are the episodes: their last true step was the one before."""
+    def _gap(self) -> Step:
+        """A step without transitions, while the server is gone. What the lost step was to bring is lost, and so are the
+        episodes: their last true step was the one before. The observations are the last ones, or, when the server is
+        back, the first of new episodes.
+        """
         cut = self._length > 0
         episodes = self._finish(np.flatnonzero(cut))
-        obs = self._recover(lost)
+        self._look_for_it()
         return Step(
-            obs=obs,
-            next_obs=obs,
+            obs=self._obs,
+            next_obs=self._obs,
             reward=np.zeros(self.n, np.float32),
             discount=np.ones(self.n, np.float32),
             truncated=cut,

@@ -19,12 +19,14 @@ from passel.envs import zeromq
 from passel.envs.remote_errors import LostError, RefusedError
 from passel.envs.remote_keys import read_client_key
 from passel.envs.remote_place import QUIET, Place, is_local
-from passel.types import Array, EnvSpec, PasselError, printable
+from passel.types import Array, Bounds, EnvSpec, PasselError, printable
 
 VERSION = 1
 TICK_MS = 250
 AWAKE = 0.0005  # seconds of looking for an answer before sleeping; other threads go first
 MAX_REPLY = 1 << 30  # bytes of one array
+#: The most that a server may say of its environment; anything above is a mistake or an attack.
+MAX_ACTIONS, MAX_STEPS, MAX_FRAME_SKIP, MAX_ENVS, MAX_AXES = 1 << 16, 1 << 40, 1 << 16, 1 << 20, 8
 SMALL = 1 << 14  # bytes below which an array is copied out of libzmq's buffer, where it need not be aligned
 DTYPES = {np.dtype(kind).str: np.dtype(kind) for kind in ("?", "u1", "i1", "u2", "i2", "u4", "i4", "u8", "i8", "f4")}
 DOUBLE = np.dtype("<f8")
@@ -47,6 +49,11 @@ class Answer:
 
     header: Mapping[str, Any]
     frames: Sequence[Any]
+
+    def check_arrays(self, count: int) -> None:
+        """Refuse an answer with more or fewer arrays than it should have."""
+        if len(self.frames) != count:
+            raise LostError(f"answered with {len(self.frames)} arrays where {count} belong")
 
     def array(self, index: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
         """An array over the memory that the message arrived in, if it has exactly the size that its shape says."""
@@ -97,11 +104,11 @@ class Link:
             self.close()
             raise PasselError(f"{address} is no address ({error}). Use tcp://127.0.0.1:5555, for instance.") from error
 
-    def hello(self) -> Facts:
-        answer = self.ask("hello", patience=self._place.patience)
+    def hello(self, patience: float | None = None) -> Facts:
+        answer = self.ask("hello", patience=self._place.patience if patience is None else patience)
         try:
             return _facts(self._place.name, answer)
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError, LostError) as error:
             raise PasselError(
                 f"{self._place.name} answers, but not as an environment server does ({printable(error)}). "
                 "Use the address of a `passel serve-env` of this version."
@@ -213,28 +220,56 @@ class Link:
 def _facts(name: str, answer: Answer) -> Facts:
     """The hello as an EnvSpec; whatever it lacks or overstates is an error."""
     header = answer.header
-    shape = tuple(int(size) for size in header["shape"])
-    dtype = DTYPES[header["dtype"]]
-    if len(shape) > 8 or min(shape, default=1) < 1 or math.prod(shape) * dtype.itemsize > MAX_REPLY:
+    shape, dtype = _shape(header["shape"]), DTYPES[header["dtype"]]
+    if math.prod(shape) * dtype.itemsize > MAX_REPLY:
         raise ValueError(f"observations of shape {shape}")
     if header["autoreset"] != "same-step":
-        raise ValueError(f"autoreset {header['autoreset']}")
-    bounds = None
-    if answer.frames:
-        low, high = (answer.array(side, shape, DOUBLE) for side in (0, 1))
-        bounds = tuple(map(float, low)), tuple(map(float, high))
+        raise ValueError(f"autoreset {header['autoreset']!r}")
     limit, threshold = header["limit"], header["threshold"]
+    high = _number("high", header.get("high") or 255.0, 0.0, 255.0)
     spec = EnvSpec(
         id=name,
         obs_shape=shape,
         obs_dtype=dtype,
-        n_actions=int(header["actions"]),
-        reward_threshold=None if threshold is None else float(threshold),
-        max_episode_steps=None if limit is None else int(limit),
-        frame_skip=int(header["frame_skip"]),
+        n_actions=_whole("actions", header["actions"], MAX_ACTIONS),
+        reward_threshold=None if threshold is None else _number("threshold", threshold, -math.inf, math.inf),
+        max_episode_steps=None if limit is None else _whole("limit", limit, MAX_STEPS),
+        frame_skip=_whole("frame_skip", header["frame_skip"], MAX_FRAME_SKIP),
         backend="remote",
         exact_resume=False,
-        bounds=bounds,
-        max_copies=int(header["max_envs"]),
+        bounds=_bounds(answer, shape),
+        max_copies=_whole("max_envs", header["max_envs"], MAX_ENVS),
+        obs_scale=max(1.0, high) if dtype == np.uint8 else 1.0,
     )
-    return Facts(spec, float(header["seconds"]))
+    return Facts(spec, _number("seconds", header["seconds"], 0.0, math.inf))
+
+
+def _shape(found: Any) -> tuple[int, ...]:
+    if not isinstance(found, list) or not 1 <= len(found) <= MAX_AXES:
+        raise ValueError(f"observations of shape {found!r}")
+    return tuple(_whole("a side of the observations", size, MAX_REPLY) for size in found)
+
+
+def _bounds(answer: Answer, shape: tuple[int, ...]) -> Bounds | None:
+    """Two arrays, if any: the bounds of a vector, finite and in order."""
+    if not answer.frames:
+        return None
+    answer.check_arrays(2)
+    if len(shape) != 1:
+        raise ValueError(f"bounds of observations of shape {shape}")
+    low, high = (answer.array(side, shape, DOUBLE) for side in (0, 1))
+    if not (np.isfinite(low).all() and np.isfinite(high).all() and (low < high).all()):
+        raise ValueError("bounds of the observations that are not finite or not in order")
+    return tuple(map(float, low)), tuple(map(float, high))
+
+
+def _whole(name: str, value: Any, most: int) -> int:
+    if type(value) is not int or not 1 <= value <= most:
+        raise ValueError(f"{name} {str(value)[:40]!r} is not a whole number from 1 to {most}")
+    return value
+
+
+def _number(name: str, value: Any, least: float, most: float) -> float:
+    if type(value) not in (int, float) or not (math.isfinite(value) and least <= value <= most):
+        raise ValueError(f"{name} {str(value)[:40]!r} is not a finite number in its range")
+    return float(value)

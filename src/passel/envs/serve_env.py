@@ -47,8 +47,10 @@ except ImportError as missing:
     sys.exit(2)
 
 VERSION = 1
-MAX_REQUEST = 1 << 20  # bytes of one frame; libzmq drops the connection of who sends more
 MAX_HEADER = 1 << 12
+MAX_FRAMES = 8  # of one message that are kept: the client's name, the header, at most one array, and some to refuse
+QUEUED = 8  # messages of one client that may wait; a client of passel's sends one at a time
+MAX_ENVS = 4096  # of all clients together
 MAX_SEED = 2**63 - 1
 TICK_MS = 1000
 AWAKE = 0.0005  # seconds of looking for the next message before sleeping; other threads go first
@@ -75,6 +77,49 @@ class RefusedError(Exception):
     def __init__(self, code: str, say: str) -> None:
         super().__init__(say)
         self.code, self.say = code, say
+
+
+class OutcomeError(Exception):
+    """A value that an environment must not return: the cause and the cure."""
+
+
+def write_checked(obs: Any, row: Any) -> None:
+    """Put an observation into its row, if it has the row's shape and its numbers fit into the row's type."""
+    array = np.asarray(obs)
+    if array.shape != row.shape:
+        raise OutcomeError(
+            "the observation has shape %s, and its observation_space has %s. Return what the space declares."
+            % (array.shape, row.shape)
+        )
+    if array.dtype != row.dtype:
+        if array.dtype.kind not in "biuf":
+            raise OutcomeError("the observation is no array of numbers. Return what the space declares.")
+        if row.dtype.kind != "f":
+            low, high = (0, 1) if row.dtype.kind == "b" else (np.iinfo(row.dtype).min, np.iinfo(row.dtype).max)
+            if not (array.min() >= low and array.max() <= high and (array == np.trunc(array)).all()):
+                raise OutcomeError(
+                    "the observation has numbers that are not whole or not from %d to %d, and its observation_space "
+                    "holds %s. Declare another dtype." % (low, high, row.dtype)
+                )
+    row[...] = array
+
+
+def one_number(what: str, value: Any) -> float:
+    """A reward, or an end as a number, also if it comes as an array of one."""
+    array = np.asarray(value)
+    if array.size != 1 or array.dtype.kind not in "biuf":
+        raise OutcomeError("%s is %.40r. Return one number." % (what, value))
+    return float(array.item())
+
+
+def truth(what: str, value: Any) -> bool:
+    """Whether an episode is over."""
+    if value is True or value is False:
+        return bool(value)
+    number = one_number(what, value)
+    if number not in (0.0, 1.0):
+        raise OutcomeError("%s is %.40r. Return True or False." % (what, value))
+    return number == 1.0
 
 
 class Lens:
@@ -104,7 +149,7 @@ class Lens:
     def write(self, obs: Any, row: Any) -> None:
         """Put an observation into a row of the batch."""
         if self.idle:
-            row[...] = obs
+            write_checked(obs, row)
             return
         # The channels first: everything after it works on flat pictures, and a screen may be a strided view.
         planes = np.asarray(obs).transpose(2, 0, 1)
@@ -166,12 +211,14 @@ class Game:
             obs, reward, terminated, truncated, _ = said
         else:
             obs, reward, done, info = said
-            truncated = bool(done and info.get("TimeLimit.truncated"))
-            terminated = done and not truncated
+            truncated = truth("done", done) and bool(info.get("TimeLimit.truncated"))
+            terminated = truth("done", done) and not truncated
         self._steps += 1
         if self._limit is not None and self._steps >= self._limit:
             truncated = True
-        return obs, float(reward), bool(terminated), bool(truncated and not terminated)
+        reward = reward if type(reward) is float else one_number("the reward", reward)
+        terminated = truth("terminated", terminated)
+        return obs, reward, terminated, truth("truncated", truncated) and not terminated
 
 
 def layers(env: Any) -> Iterator[Any]:
@@ -289,6 +336,8 @@ class Facts(NamedTuple):
     frame_skip: int
     bounds: Optional[Tuple[Any, Any]]
     seconds: float
+    #: The largest that bytes can be; None for every other type.
+    high: Optional[float]
 
 
 def look_at(maker: Maker, lens: Lens, skip: int) -> Facts:
@@ -313,6 +362,7 @@ def look_at(maker: Maker, lens: Lens, skip: int) -> Facts:
             frame_skip=skip * _own_skip(game.env, spec),
             bounds=_bounds(space) if lens.idle else None,
             seconds=time.monotonic() - began,
+            high=float(space.high.max()) if space.dtype == np.uint8 and hasattr(space, "high") else None,
         )
     finally:
         game.close()
@@ -410,8 +460,12 @@ class Server:
                 if late or not wait:
                     return None
             _yield()
-        while frames[-1].more:
-            frames.append(receive(copy=False))
+        more = frames[-1].more
+        while more:
+            frame = receive(copy=False)
+            more = frame.more
+            if len(frames) < MAX_FRAMES:  # the rest of a longer message is dropped as it comes
+                frames.append(frame)
         return frames
 
     def _handle(self, message: List[Any]) -> None:
@@ -480,6 +534,7 @@ class Server:
             "frame_skip": facts.frame_skip,
             "max_envs": self._max_envs,
             "seconds": facts.seconds,
+            "high": facts.high,
         }
         self._send(client, header, facts.bounds or ())
 
@@ -496,6 +551,11 @@ class Server:
             self._tidy()
         if len(self._sessions) >= self._max_sessions:
             raise RefusedError("full", "all of its %d sessions are taken" % self._max_sessions)
+        taken = sum(each.n for each in self._sessions.values())
+        if taken + n > MAX_ENVS:
+            raise RefusedError(
+                "limit", "%d environments were asked for, and %d of its %d are taken" % (n, taken, MAX_ENVS)
+            )
         session = self._sessions[client] = Session(self._kinds(n, frames), seed)
         session.seq = header["seq"]
         session.job = self._build(client, session)
@@ -692,13 +752,25 @@ def read_key(path: str) -> Dict[str, bytes]:
     return found
 
 
-def open_socket(context: Any, address: str, key: str) -> Any:
-    """The bound socket; with a key, encrypted, and open to the one client that has the other half."""
+def max_request(envs: int) -> int:
+    """Bytes of the largest frame of a client that may have so many environments: its header, or 8 for each of them."""
+    return max(MAX_HEADER, 8 * envs)
+
+
+def open_socket(context: Any, address: str, key: str, envs: int) -> Any:
+    """The bound socket; with a key, encrypted, and open to the one client that has the other half.
+
+    What a client can make the server hold is bounded by the size of a frame and by the number of messages that wait in
+    either direction. libzmq drops the connection of a client that sends a larger frame, and stops reading from one that
+    sends too many; a client that does not read its answers loses its session.
+    """
     keys = read_key(key) if key else None
     socket = context.socket(zmq.ROUTER)
     socket.setsockopt(zmq.LINGER, 200)
     socket.setsockopt(zmq.RCVTIMEO, TICK_MS)
-    socket.setsockopt(zmq.MAXMSGSIZE, MAX_REQUEST)
+    socket.setsockopt(zmq.MAXMSGSIZE, max_request(envs))
+    socket.setsockopt(zmq.RCVHWM, QUEUED)
+    socket.setsockopt(zmq.SNDHWM, QUEUED)
     socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
     socket.setsockopt(zmq.HEARTBEAT_IVL, HEARTBEAT_MS)
     socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, 10 * HEARTBEAT_MS)
@@ -831,7 +903,7 @@ def run(said: argparse.Namespace, tell: Callable[[str], None]) -> None:
         facts = look_at(makers[0], lens, said.skip)
     context = zmq.Context()
     try:
-        socket = open_socket(context, said.bind, said.key)
+        socket = open_socket(context, said.bind, said.key, said.envs)
         address = socket.getsockopt(zmq.LAST_ENDPOINT).rstrip(b"\0").decode()
         more = " and %d more" % (len(makers) - 1) if makers[1:] else ""
         tell("serving %s%s at %s, at most %d environments to a client" % (said.ids[0], more, address, said.envs))

@@ -19,6 +19,7 @@ class Spaces(NamedTuple):
     n_actions: int
     first_action: int
     action_bounds: Bounds | None = None
+    obs_scale: float = 1.0
 
 
 def read_spaces(name: str, observation: gym.Space[Any], action: gym.Space[Any]) -> Spaces:
@@ -29,8 +30,15 @@ def read_spaces(name: str, observation: gym.Space[Any], action: gym.Space[Any]) 
             + wrapped(name, "gymnasium.wrappers.FlattenObservation({})")
         )
     shape, dtype = observation.shape, _boundary_dtype(observation.dtype)
+    if 0 in (len(shape), *shape):
+        raise PasselError(
+            f"passel reads observations with at least one axis and one number, and {name} has {_brief(observation)}. "
+            "Give a factory that wraps it, for a single number: "
+            f'lambda: gymnasium.wrappers.ReshapeObservation(gymnasium.make("{name}"), (1,)).'
+        )
+    scale = _scale(observation)
     if isinstance(action, Discrete):
-        return Spaces(shape, dtype, int(action.n), int(action.start))
+        return Spaces(shape, dtype, int(action.n), int(action.start), obs_scale=scale)
     bounds = read_bounds(action)
     if bounds is None:
         raise PasselError(
@@ -38,7 +46,7 @@ def read_spaces(name: str, observation: gym.Space[Any], action: gym.Space[Any]) 
             f"{_brief(action)}. Choose another environment, or give a factory that wraps this one so that it has one "
             "of the two."
         )
-    return Spaces(shape, dtype, 0, 0, bounds)
+    return Spaces(shape, dtype, 0, 0, bounds, scale)
 
 
 def wrapped(name: str, expression: str) -> str:
@@ -63,6 +71,11 @@ def read_bounds(space: gym.Space[Any]) -> Bounds | None:
 def _boundary_dtype(declared: np.dtype[Any]) -> np.dtype[Any]:
     """Networks compute in float32: to carry and store float64 would cost twice the memory and buy nothing."""
     return np.dtype(np.float32) if np.issubdtype(declared, np.floating) else np.dtype(declared)
+
+
+def _scale(space: Box) -> float:
+    """What bytes are divided by before a network sees them: the largest that they can be."""
+    return max(1.0, float(space.high.max())) if space.dtype == np.uint8 else 1.0
 
 
 def discrete_sibling(name: str) -> str | None:

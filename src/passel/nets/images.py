@@ -60,11 +60,13 @@ class ImagePath:
     @torch.no_grad()
     def values(self, obs: Array) -> Floats:
         """The output [B, K]."""
+        obs = _with_channel(obs)
         return self._think([self._see(self._floats(part), part)[-1] for part in _parts(obs)])[-1].T.numpy()
 
     @torch.no_grad()
     def record(self, obs: Array) -> tuple[Floats, ImageTape | Array]:
         """The output [B, K], and what `backward` needs: of very many images, the images themselves."""
+        obs = _with_channel(obs)
         if len(self.spans(obs)) > 1:
             return self.values(obs), obs
         return self._record(obs)
@@ -155,6 +157,11 @@ class ImagePath:
             column = torch.mm(layer.weight.to(columns[-1].dtype), columns[-1]).float().add_(layer.bias[:, None])
             columns.append(column if layer is self._linear[-1] else column.relu_())
         return columns[1:]
+
+
+def _with_channel(obs: Array) -> Array:
+    """A batch of planes [B, H, W] as images with one channel."""
+    return obs[:, None] if obs.ndim == 3 else obs
 
 
 def _parts(obs: Array) -> list[Tensor]:

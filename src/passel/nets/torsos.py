@@ -16,9 +16,14 @@ Bounds = tuple[tuple[float, ...], tuple[float, ...]]
 #: How many filters each of the three convolutions has (Mnih et al. 2015).
 FILTERS = (32, 64, 64)
 
+#: Pixels of the shortest side that three convolutions leave anything of.
+LEAST_SIDE = 36
+
 
 class VectorTorso(nn.Module):
-    """Flattens an observation of any shape; with `bounds`, brings each number from between its bounds to [-1, 1]."""
+    """Flattens an observation of any shape; with `bounds`, brings each number from between its bounds to [-1, 1]. A
+    single pair of bounds stands for all numbers.
+    """
 
     def __init__(self, obs_shape: Sequence[int], bounds: Bounds | None = None) -> None:
         super().__init__()
@@ -67,21 +72,22 @@ class ImageTorso(nn.Module):
             self.outputs += self.features
 
     def forward(self, obs: Tensor) -> Tensor:
-        image = obs.permute(0, 3, 1, 2) if self.channels_last else obs
+        image = obs.permute(0, 3, 1, 2) if self.channels_last else obs.unsqueeze(1) if obs.dim() == 3 else obs
         features: Tensor = self.convolutions(image.float() / 255 if image.dtype == torch.uint8 else image)
         return features
 
 
 def is_image(obs_shape: Sequence[int]) -> bool:
-    """Three axes, and large enough for the convolutions (36 pixels each way)."""
+    """Three axes, and large enough for the convolutions."""
     if len(obs_shape) != 3:
         return False
     height, width = obs_shape[:2] if is_channels_last(obs_shape) else obs_shape[1:]
-    return height >= 36 and width >= 36
+    return min(height, width) >= LEAST_SIDE
 
 
 def is_channels_last(obs_shape: Sequence[int]) -> bool:
-    return obs_shape[-1] <= 4 < obs_shape[0]
+    """Whether the last axis is too short for a side of an image, and the shortest of the three."""
+    return obs_shape[-1] < min(LEAST_SIDE, *obs_shape[:-1])
 
 
 def torso_for(

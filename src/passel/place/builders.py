@@ -32,7 +32,7 @@ def build_both(plan: Plan, shop: Shop) -> Role:
         half = shop.links.halves[shop.rank]
         partner = OtherHalf(shop.algo.flats[CRITIC], lessons, shop.own.below("half"), half)
     learner = _learner(shop, _syncs(plan, shop), experience, partner)
-    envs, actor = _actor(plan, shop, experience)
+    envs, actor = _actor(shop, experience)
     return Both(shop.orders, envs, actor, learner, experience)
 
 
@@ -45,7 +45,7 @@ def build_actor(plan: Plan, shop: Shop) -> Role:
     first = next(iter(readers.values()))
     diet = cast(ApartDiet, plan.diet)
     inlet = diet.inlet(shop.arena, shop.own, shop.rank, shop.algo, shop.links.memory_lock, lambda: first.version)
-    envs, actor = _actor(plan, shop, inlet)
+    envs, actor = _actor(shop, inlet)
     every = plan.numbers.fetch_every or plan.numbers.horizon
     return Acting(shop.orders, envs, actor, shop.algo, readers, inlet, shop.clock, every)
 
@@ -78,7 +78,7 @@ def _playing(plan: Plan, shop: Shop, syncs: dict[str, Sync]) -> Playing:
     diet = cast(DreamDiet, plan.diet)
     waking = diet.waking(shop)
     lessons = diet.lessons(shop, waking)
-    envs, actor = _actor(plan, shop, waking)
+    envs, actor = _actor(shop, waking)
     learner = _learner(shop, {name: sync for name, sync in syncs.items() if name != MODEL}, lessons)
     return Playing(shop.orders, envs, actor, learner, lessons, diet.models(shop))
 
@@ -114,14 +114,10 @@ def _learner(shop: Shop, syncs: dict[str, Sync], outlet: Draws, partner: OtherHa
     return learner
 
 
-def _actor(plan: Plan, shop: Shop, sink: Sink) -> tuple[Envs, Actor]:
-    """Environments that are new or go on where they were, and who acts in them."""
-    envs = plan.make_envs(shop.own.below("envs"), shop.rank)
-    try:
-        obs = envs.restore() if plan.resumed else envs.reset()
-    except BaseException:
-        envs.close()  # they may hold a process
-        raise
+def _actor(shop: Shop, sink: Sink) -> tuple[Envs, Actor]:
+    """The worker's environments, and the actor that steps them."""
+    assert shop.started is not None
+    envs, obs = shop.started.envs, shop.started.obs
     board, rank = shop.orders.board, shop.rank
 
     def report(episodes: list[Episode]) -> None:

@@ -35,7 +35,7 @@ from passel.place.diets.dreams import MODEL
 from passel.place.env_args import env_args
 from passel.place.orders import Orders
 from passel.place.parts import Parts
-from passel.place.shop import CRITIC, Links, Shop
+from passel.place.shop import CRITIC, Links, Shop, StartedEnvs
 from passel.place.split import CriticHalf, HalfLinks, Lessons, half_specs
 from passel.place.worker import Worker
 from passel.streams import Stream, derive
@@ -89,7 +89,7 @@ class Plan:
         if self.cast.roles[rank] != LEARNER:
             return self.threads
         counts = len(self.cast.actors), len(self.cast.learners)
-        return threads_of_learner(*counts, self.threads, self.spec.obs_shape, self.config.threads)
+        return threads_of_learner(*counts, self.threads, self.spec.net_shape, self.config.threads)
 
     @property
     def measures_staleness(self) -> tuple[int, ...]:
@@ -233,8 +233,28 @@ class Plan:
     def build_worker(self, arena: Arena, links: Links, rank: int) -> Worker:
         """Worker `rank`, over an arena that may be new or half-way through a run."""
         own = arena.below(f"worker/{rank}")
-        if self.resumed and not self._episodes_continue(own):
+        started = self._start_envs(own, rank) if rank in self.cast.actors else None
+        try:
+            return self._join(arena, links, rank, own, started)
+        except BaseException:
+            if started is not None:
+                started.envs.close()  # they may hold a process
+            raise
+
+    def _start_envs(self, own: Tensors, rank: int) -> StartedEnvs:
+        """Environments that are new or continue. Where an episode does not, nothing is summed across the gap."""
+        envs = self.make_envs(own.below("envs"), rank)
+        try:
+            obs = envs.restore() if self.resumed else envs.reset()
+        except BaseException:
+            envs.close()
+            raise
+        if self.resumed and not envs.continued:
             self.diet.interrupt(own)
+        return StartedEnvs(envs, obs)
+
+    def _join(self, arena: Arena, links: Links, rank: int, own: Tensors, started: StartedEnvs | None) -> Worker:
+        """The worker's parts, joined."""
         board = Board(arena.below("board"))
         shop = Shop(
             arena=arena,
@@ -253,6 +273,7 @@ class Plan:
             acting=Stream(own["acting"], derive(self.config.seed, "acting", rank)),
             sampling=Stream(own["sampling"], derive(self.config.seed, "sampling", rank)),
             algo=self._algorithm_of(rank, own),
+            started=started,
         )
         role = BUILDERS[self.cast.roles[rank]](self, shop)
         return Worker(shop.orders, role, shop.algo, shop.clock, [shop.acting, shop.sampling], len(self.scalar_names))
@@ -300,13 +321,20 @@ class Plan:
             tensors=tensors,
         )
 
-    def _episodes_continue(self, own: Tensors) -> bool:
-        """Whether every interrupted episode can be rebuilt; if not, returns must not be summed across the gap."""
-        if not self.spec.exact_resume:
-            return False
-        kept = own.below("envs")
-        lengths = {name: name.removesuffix("length") + "actions" for name in kept if name.endswith("length")}
-        return all(bool((kept[length] <= kept[actions].shape[1]).all()) for length, actions in lengths.items())
+    def notices(self, arena: Arena) -> list[str]:
+        """What the user should know about how it goes, each once."""
+        return [*self.diet.notices(arena), *self._lost_episodes(arena)]
+
+    def _lost_episodes(self, arena: Arena) -> list[str]:
+        anew = sum(int(arena[name].sum()) for name in arena if name.endswith("/anew"))
+        if not anew:
+            return []
+        return [
+            f"{anew} interrupted {'episode' if anew == 1 else 'episodes'} of {self.spec.id} could not be continued and "
+            "began anew: the same seed and actions did not lead to the same observation, or the episode was longer "
+            "than its record. Nothing is learnt across the gap. For an exact resume, let reset(seed=...) decide all "
+            "that follows."
+        ]
 
     def lr(self, step: int) -> float:
         """The learning rate when all workers together have taken `step` steps."""

@@ -8,9 +8,11 @@ from typing import Any
 from passel.algos.base import Algorithm
 from passel.arena import Arena, Tensors
 from passel.clock import Clock
+from passel.envs.base import Envs
 from passel.place.orders import Orders
 from passel.place.split import HalfLinks
 from passel.streams import Stream
+from passel.types import Array
 
 #: The network that a split worker leaves to its other half.
 CRITIC = "value"
@@ -26,6 +28,14 @@ class Links:
 
 
 @dataclass(frozen=True)
+class StartedEnvs:
+    """Environments, and the observations that the first actions are taken on."""
+
+    envs: Envs
+    obs: Array
+
+
+@dataclass(frozen=True)
 class Shop:
     """What a worker is built from, whatever its role."""
 
@@ -38,3 +48,5 @@ class Shop:
     acting: Stream
     sampling: Stream
     algo: Algorithm
+    #: Of a worker that acts.
+    started: StartedEnvs | None = None

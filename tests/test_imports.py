@@ -66,6 +66,7 @@ ARROWS: dict[str, set[str]] = {
         "envs",
         "interrupts",
         "place",
+        "reading",
         "run",
         "study",
         "trained",

@@ -21,6 +21,7 @@ from harness import Command
 from passel import trained, trust
 from passel.cli import main
 from passel.envs import remote_link
+from passel.envs.build import build
 from passel.envs.remote_errors import RefusedError
 from passel.study.transfer import transfer
 from passel.types import PasselError
@@ -329,14 +330,20 @@ class TestTheKey:
 class TestEscapeSequences:
     EVIL = "\x1b]0;title\x07\x1b[2J"
 
-    def test_in_the_name_of_an_environment(
+    def test_in_the_configuration_of_a_run(
         self, stranger: Callable[..., Path], capfd: pytest.CaptureFixture[str]
     ) -> None:
-        run = stranger(env="\\u001b[2JX-v0")
-        assert main(["eval", str(run)]) == 2
+        assert main(["eval", str(stranger(env="\\u001b[2JX-v0"))]) == 2
         said = capfd.readouterr().err
-        assert r'there is no environment "\x1b[2JX-v0"' in said
+        assert r"\x1b[2JX-v0" in said
         assert "\x1b" not in said
+
+    @pytest.mark.parametrize("env", ["{}X-v0", "no_such_module{}:X-v0", "small:{}"])
+    def test_in_the_name_of_an_environment(self, env: str) -> None:
+        with pytest.raises(PasselError, match=r"there is no environment|cannot be imported") as caught:
+            build(env.format(self.EVIL))
+        assert str(caught.value).isprintable()
+        assert r"\x1b]0;title\x07\x1b[2J" in str(caught.value)
 
     def test_in_the_name_of_a_folder(self, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
         assert main(["eval", f"no{self.EVIL}"]) == 2

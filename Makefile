@@ -21,7 +21,7 @@ BENCHES := update_cost conv_update startup dqn_speed ppo_speed scaling without_c
 WITH_PEERS := dqn_speed ppo_speed breakout_speed time_to_solve
 
 .DEFAULT_GOAL := help
-.PHONY: help install train test lint format bench clean
+.PHONY: help install train test lint mutants format bench clean
 .DELETE_ON_ERROR:
 # Two measurements at once would measure each other.
 .NOTPARALLEL:
@@ -44,6 +44,9 @@ lint: $(INSTALLED) ## Check style and types.
 	@echo "ruff check";  $(BIN)/ruff check --quiet .
 	@echo "ruff format"; $(BIN)/ruff format --check --quiet . || { echo "Run: make format" >&2; exit 1; }
 	@echo "mypy";        $(BIN)/mypy --no-error-summary
+
+mutants: $(INSTALLED) ## Break the code on purpose, and see the tests fail: make mutants ARGS="folder fsync".
+	@$(BIN)/python tests/mutants/run.py $(ARGS)
 
 format: $(INSTALLED) ## Mend style where that can be done without thinking.
 	@$(BIN)/ruff check --fix --quiet . || true

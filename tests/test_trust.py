@@ -34,7 +34,6 @@ SOURCE = f"""
 import pathlib
 import gymnasium as gym
 pathlib.Path(__file__).with_name("imported").touch()
-from passel.testing.envs import Corridor
 gym.register("{PAYLOAD}-v0", Corridor, max_episode_steps=20)
 """
 ADDRESS = "tcp://203.0.113.7:5555"
@@ -165,6 +164,19 @@ class TestAStrangersRun:
         assert Path("imported").exists()
         assert named == passel.evaluate(run, episodes=1, trust=True)
         assert "whose code would run" in _refusal(CALLS["evaluate"], run)
+
+    def test_is_not_signed_by_a_resume_with_a_function(self, stranger: Callable[..., Path]) -> None:
+        """Which rewrites the configuration, and has not asked about the environment that is named there."""
+        run = stranger(env=f"{PAYLOAD}:{PAYLOAD}-v0")
+        assert passel.resume(run, lambda: gym.make(CORRIDOR), steps=240, quiet=True).summary.steps >= 240
+        assert "whose code would run" in _refusal(CALLS["evaluate"], run)
+        assert not Path("imported").exists()
+
+    def test_is_the_users_after_a_resume_that_names_another_environment(self, stranger: Callable[..., Path]) -> None:
+        run = stranger(env=f"{PAYLOAD}:{PAYLOAD}-v0")
+        assert passel.resume(run, CORRIDOR, steps=240, quiet=True).summary.steps >= 240
+        assert passel.evaluate(run, episodes=1).episodes == 1
+        assert not Path("imported").exists()
 
     def test_may_name_what_passel_integrates(self, stranger: Callable[..., Path]) -> None:
         assert passel.evaluate(stranger(env=CORRIDOR), episodes=1).episodes == 1

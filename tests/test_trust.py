@@ -34,6 +34,7 @@ SOURCE = f"""
 import pathlib
 import gymnasium as gym
 pathlib.Path(__file__).with_name("imported").touch()
+from passel.testing.envs import Corridor
 gym.register("{PAYLOAD}-v0", Corridor, max_episode_steps=20)
 """
 ADDRESS = "tcp://203.0.113.7:5555"

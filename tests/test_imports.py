@@ -29,7 +29,7 @@ ARROWS: dict[str, set[str]] = {
     "nets": {"maths"},
     "algos": {"maths", "nets", "types", "arena", "config"},
     "envs": {"types", "arena", "reading"},
-    "data": {"types", "arena"},
+    "data": {"types", "arena", "streams"},
     "sync": {"nets", "arena", "types", "reading"},
     "actor": {"envs", "algos", "clock", "types"},
     "learner": {"algos", "data", "sync", "clock", "types"},

@@ -21,6 +21,7 @@ from harness import Command
 from passel import trained, trust
 from passel.cli import main
 from passel.envs import remote_link
+from passel.envs.build import build
 from passel.envs.remote_errors import RefusedError
 from passel.study.transfer import transfer
 from passel.types import PasselError
@@ -164,6 +165,19 @@ class TestAStrangersRun:
         assert Path("imported").exists()
         assert named == passel.evaluate(run, episodes=1, trust=True)
         assert "whose code would run" in _refusal(CALLS["evaluate"], run)
+
+    def test_is_not_signed_by_a_resume_with_a_function(self, stranger: Callable[..., Path]) -> None:
+        """Which rewrites the configuration, and has not asked about the environment that is named there."""
+        run = stranger(env=f"{PAYLOAD}:{PAYLOAD}-v0")
+        assert passel.resume(run, lambda: gym.make(CORRIDOR), steps=240, quiet=True).summary.steps >= 240
+        assert "whose code would run" in _refusal(CALLS["evaluate"], run)
+        assert not Path("imported").exists()
+
+    def test_is_the_users_after_a_resume_that_names_another_environment(self, stranger: Callable[..., Path]) -> None:
+        run = stranger(env=f"{PAYLOAD}:{PAYLOAD}-v0")
+        assert passel.resume(run, CORRIDOR, steps=240, quiet=True).summary.steps >= 240
+        assert passel.evaluate(run, episodes=1).episodes == 1
+        assert not Path("imported").exists()
 
     def test_may_name_what_passel_integrates(self, stranger: Callable[..., Path]) -> None:
         assert passel.evaluate(stranger(env=CORRIDOR), episodes=1).episodes == 1
@@ -329,14 +343,20 @@ class TestTheKey:
 class TestEscapeSequences:
     EVIL = "\x1b]0;title\x07\x1b[2J"
 
-    def test_in_the_name_of_an_environment(
+    def test_in_the_configuration_of_a_run(
         self, stranger: Callable[..., Path], capfd: pytest.CaptureFixture[str]
     ) -> None:
-        run = stranger(env="\\u001b[2JX-v0")
-        assert main(["eval", str(run)]) == 2
+        assert main(["eval", str(stranger(env="\\u001b[2JX-v0"))]) == 2
         said = capfd.readouterr().err
-        assert r'there is no environment "\x1b[2JX-v0"' in said
+        assert r"\x1b[2JX-v0" in said
         assert "\x1b" not in said
+
+    @pytest.mark.parametrize("env", ["{}X-v0", "no_such_module{}:X-v0", "small:{}"])
+    def test_in_the_name_of_an_environment(self, env: str) -> None:
+        with pytest.raises(PasselError, match=r"there is no environment|cannot be imported") as caught:
+            build(env.format(self.EVIL))
+        assert str(caught.value).isprintable()
+        assert r"\x1b]0;title\x07\x1b[2J" in str(caught.value)
 
     def test_in_the_name_of_a_folder(self, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
         assert main(["eval", f"no{self.EVIL}"]) == 2

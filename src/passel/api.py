@@ -25,12 +25,13 @@ from passel.nets.torsos import FILTERS, is_image
 from passel.place.base import Placement
 from passel.place.budget import threads_per_worker
 from passel.place.env_args import env_args
+from passel.place.exactness import check_exact, exactness
 from passel.place.inline import Inline
 from passel.place.parts import Parts, divide, measure, remembered
 from passel.place.plan import Plan
 from passel.place.processes import Processes
 from passel.policy import Policy
-from passel.recipes.resolve import resolve_config
+from passel.recipes.resolve import resolve_config, schedules
 from passel.run import checkpoint
 from passel.run.card import levels_of, machine_card
 from passel.run.folder import CARD, SIGNATURE, RunFolder, check_out, default_name
@@ -162,17 +163,18 @@ def resume(
 ) -> Run:
     """Continue a run from its last good checkpoint: counters, schedules, optimiser, memory and random streams.
 
-    `steps` is the new total. `env` is needed if the run was started from a function, or if another user's run asks for
-    a module or an address; `trust` stands for such a run as a whole, and makes it this user's own.
+    `steps` is the new total, also for later resumes; schedules keep the length that they began with. `env` is needed if
+    the run was started from a function, or if another user's run asks for a module or an address; `trust` stands for
+    such a run as a whole, and makes it this user's own.
     """
     began = time.perf_counter()
     view = view or make_view(quiet=quiet)
     with RunFolder.open(Path(path)) as folder, Interrupts() as interrupts:
         saved = _newest(folder, view)
         content = folder.read_config()
-        content |= {} if steps is None else {"steps": steps}
-        content |= {} if until_solved is None else {"until_solved": until_solved}
-        config, numbers = resolve_config(content)
+        asked = {} if steps is None else {"steps": steps}
+        asked |= {} if until_solved is None else {"until_solved": until_solved}
+        config, numbers = resolve_config(content, asked, _schedule_of(content))
         _check_may_start(config)
         target = environment(folder, config, env, call="resume", trust=trust)
         if isinstance(target, str):
@@ -194,11 +196,14 @@ def resume(
         plan = _scaled_as_before(plan, spec_of(path))
         if env is not None:
             load(path).moved_to(plan.spec)  # refuses another shape
-        if trust:
-            _sign(folder, config, view)
         arena = _make_arena(plan, view)
-        saved = _restore(saved, folder, arena, view)
+        saved = _restore(saved, folder, plan, arena, view)
         history = dataclasses.replace(History.from_meta(saved.meta), resumed=history.resumed, eval=None)
+        if asked:
+            folder.write_config(as_dict(config, numbers))
+        # The user has consented to the environment that is written there, unless a function stood in for it.
+        if trust or (asked and isinstance(target, str)):
+            _sign(folder, config, view)
         folder.truncate_metrics(saved.step, history.seconds)
         folder.event("resumed", steps=saved.step, checkpoint=saved.path.name)
         view.message(f"Resuming {path} at step {saved.step:,}.")
@@ -222,10 +227,12 @@ def _newest(folder: RunFolder, view: View, before: int | None = None) -> checkpo
     return saved
 
 
-def _restore(saved: checkpoint.Checkpoint, folder: RunFolder, arena: Arena, view: View) -> checkpoint.Checkpoint:
+def _restore(
+    saved: checkpoint.Checkpoint, folder: RunFolder, plan: Plan, arena: Arena, view: View
+) -> checkpoint.Checkpoint:
     """Fill the arena from a checkpoint, or from the one before it if it does not fit; the one that was used."""
     try:
-        arena.load({name: tensor for group in saved.groups.values() for name, tensor in group.items()})
+        plan.restore(arena, {name: tensor for group in saved.groups.values() for name, tensor in group.items()})
         for name, number, page in saved.pages():
             arena.load_page(name, number, page)
         return saved
@@ -235,7 +242,13 @@ def _restore(saved: checkpoint.Checkpoint, folder: RunFolder, arena: Arena, view
         except PasselError:
             raise error from None
         view.message(f"{saved.path} does not fit ({error}): the one before it, of step {older.step}, is used.")
-        return _restore(older, folder, arena, view)
+        return _restore(older, folder, plan, arena, view)
+
+
+def _schedule_of(content: Mapping[str, Any]) -> dict[str, int]:
+    """The length of a run's schedules, if it has any: what was asked for, or the total that it began with."""
+    config, numbers = resolve_config(content)
+    return {"schedule_steps": config.schedule_steps or config.steps} if schedules(numbers) else {}
 
 
 def _scaled_as_before(plan: Plan, spec: EnvSpec) -> Plan:
@@ -254,6 +267,7 @@ def make_plan(
             f"--scale-obs needs an observation that is a vector with finite bounds, and {spec.id} does not say that it "
             "has them. Leave it out."
         )
+    check_exact(config, spec)
     _check_filters(numbers, spec)
     _check_actions(config.algo, numbers, spec)
     threads = threads_per_worker(config.workers, spec.net_shape, config.threads)
@@ -318,7 +332,9 @@ def _run(
     facts = {"algo": config.algo, "sync": config.sync, "place": config.place, "workers": str(config.workers)}
     if plan.spec.protocol is not None:
         facts["protocol"] = str(plan.spec.protocol["name"])
-    view.start(plan.spec.id, facts)
+    found = exactness(config, plan.spec)
+    view.message(f"Exactness: {found}. {found.cure}".rstrip())
+    view.start(plan.spec.id, {**facts, "exactness": found.level.partition(",")[0]})
     try:
         try:
             placement.start()
@@ -360,15 +376,14 @@ def _check_solvable(said: Mapping[str, Any], plan: Plan) -> None:
 
 def _card(plan: Plan, arena: Arena) -> dict[str, Any]:
     """The facts of this run that a reader of its figures must know."""
-    exact = plan.config.place == "inline" and plan.spec.exact_resume
+    found = exactness(plan.config, plan.spec)
     return {
         **machine_card(),
         "threads_per_worker": plan.threads,
         "start_method": "none" if plan.config.place == "inline" else "forkserver",
         "arena_mb": round(arena.nbytes / 1e6, 1),
-        "determinism": "exact: the same seed gives the same weights, also across a resume"
-        if exact
-        else "seeded: the streams repeat, the order in which workers meet does not",
+        "determinism": str(found),
+        "more_deterministic": found.cure or None,
         "env": {
             **dataclasses.asdict(plan.spec),
             "obs_shape": list(plan.spec.obs_shape),

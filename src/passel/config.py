@@ -47,6 +47,16 @@ class RunConfig:
         1, "Of several workers, how many only learn, where an algorithm has actors apart (impala, apex)."
     )
     steps: int = option(0, "Stop after this many agent steps in all workers together; 0 means the preset's number.")
+    schedule_steps: int = option(
+        0,
+        "Steps over which the learning rate, the clip range and the correction of priorities change; 0 means --steps. "
+        "A resumed run keeps it.",
+    )
+    exact: bool = option(
+        False,
+        "Choose a placement (inline) and a back-end (gymnasium) with which a run repeats and resumes to the bit; "
+        "refused where there are none.",
+    )
     seed: int = option(1, "Seed of all random streams.")
     out: str = option("", "Folder of the run; empty means a new one below runs/.")
     start_from: str = option(

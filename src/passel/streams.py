@@ -7,9 +7,12 @@ experience, and a run with one more worker does not change what the others draw.
 from __future__ import annotations
 
 import zlib
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from passel.arena import Spec
@@ -45,12 +48,11 @@ class Stream:
         }
 
     def save(self) -> None:
-        state = self._bits.state
-        inner = state["state"]
-        words = [
-            *divmod(inner["state"], WORD),
-            *divmod(inner["inc"], WORD),
-            state["has_uint32"],
-            state["uinteger"],
-        ]
-        self._words[:] = np.array(words, dtype=np.uint64)
+        self._words[:] = words_of(self._bits.state)
+
+
+def words_of(state: Mapping[str, Any]) -> NDArray[np.uint64]:
+    """The state of a PCG64 as the six words of a stream."""
+    inner = state["state"]
+    words = [*divmod(inner["state"], WORD), *divmod(inner["inc"], WORD), state["has_uint32"], state["uinteger"]]
+    return np.array(words, dtype=np.uint64)

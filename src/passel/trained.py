@@ -245,9 +245,9 @@ def made_by_a_function(folder: RunFolder, env: str) -> bool:
     """Whether a run's environment has no name that makes it again. Older cards do not say so: an id has a version."""
     facts = folder.read_card().get("env")
     marked = facts.get("factory") if isinstance(facts, Mapping) else None
-    if isinstance(marked, bool):
-        return marked
-    return env == "<lambda>" or (env.isidentifier() and not is_served(env) and env not in gym.registry)
+    if env != "<lambda>" and not env.isidentifier():  # an id, or module:function by a later resume
+        return False
+    return marked if isinstance(marked, bool) else not is_served(env) and env not in gym.registry
 
 
 def name_of(env: Env) -> str:

@@ -14,6 +14,7 @@ from passel.data.lag import Lag
 from passel.data.memory import Memory
 from passel.data.nstep import NStep
 from passel.data.stacks import Stacks
+from passel.streams import Stream, words_of
 from passel.types import Array, Batch, Floats, Ints, Step
 
 
@@ -88,7 +89,7 @@ class ReplayExperience:
 
     @staticmethod
     def specs() -> dict[str, Spec]:
-        return {"credit": Spec((), torch.float64)}
+        return {"credit": Spec((), torch.float64), "ahead": Spec((2,), torch.int64), "drawn_from": Stream.SPEC}
 
     def __init__(
         self,
@@ -103,12 +104,17 @@ class ReplayExperience:
         beta: Callable[[int], float] | None = None,
         stacks: Stacks | None = None,
         in_step: bool = False,
+        private: bool = True,
     ) -> None:
         self._credit = cells(tensors["credit"].numpy().reshape(1))
         self._nstep, self._memory, self._rng = nstep, memory, rng
         self._batch, self._updates_per_step, self._warmup = batch, updates_per_step, warmup
         self._beta, self._stacks, self._in_step = beta, stacks, in_step
         self._ahead: list[Batch] = []
+        self._kept, self._drawn_from = tensors["ahead"].numpy(), tensors["drawn_from"]
+        self._private, self._drawn, self._state = private, 0, rng.bit_generator.state
+        if self._kept[1]:
+            self._draw_again()
 
     def push(self, obs: Array, actions: Ints, step: Step, steps_so_far: int) -> int:
         """Keep what came out of one step. Returns how many real transitions there were."""
@@ -138,7 +144,10 @@ class ReplayExperience:
         if self._beta is not None:
             return self._memory.sample(self._batch, self._rng, self._beta(steps_so_far))
         if not self._ahead:
-            self._ahead = self._memory.sample_many(max(owed, 1), self._batch, self._rng)
+            self._drawn = max(owed, 1)
+            if self._drawn > 1:
+                self._state = self._rng.bit_generator.state
+            self._ahead = self._memory.sample_many(self._drawn, self._batch, self._rng)
         return self._ahead.pop()
 
     def feedback(self, batch: Batch, td_abs: Floats | None) -> None:
@@ -149,5 +158,17 @@ class ReplayExperience:
         """Nothing to do: a batch stands alone."""
 
     def park(self) -> None:
-        """Forget what was drawn ahead, so that a run that is resumed here and one that goes on draw the same."""
-        self._ahead = []
+        """Keep how to draw again what was drawn ahead, so that a run that is resumed here and one that goes on learn
+        from the same; or forget it, where others may write to the memory before that.
+        """
+        if not self._private:
+            self._ahead = []
+        self._kept[:] = self._drawn if self._ahead else 0, len(self._ahead)
+        self._drawn_from.numpy().view(np.uint64)[:] = words_of(self._state) if self._ahead else 0
+
+    def _draw_again(self) -> None:
+        """What was drawn ahead when the run came to rest. Nothing was added to the memory after that draw."""
+        self._drawn, left = (int(number) for number in self._kept)
+        rng = Stream(self._drawn_from, 0).rng
+        self._state = rng.bit_generator.state
+        self._ahead = self._memory.sample_many(self._drawn, self._batch, rng)[:left]

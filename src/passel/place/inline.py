@@ -10,7 +10,8 @@ from passel.arena import Arena
 from passel.place.base import Placement
 from passel.place.board import Command, State
 from passel.place.budget import at_most, tiny_is_zero
-from passel.place.plan import Plan
+from passel.place.cast import BOTH
+from passel.place.plan import NEXT_TURN, Plan
 from passel.place.worker import Worker
 from passel.sync.base import Semaphore
 
@@ -53,6 +54,9 @@ class Inline(Placement):
         super().__init__(plan, arena)
         self._budget = ExitStack()
         self._workers: list[Worker] = []
+        self._next_turn = arena[NEXT_TURN].numpy()
+        self._updates = self.board.column("updates")
+        self._every_turn_updates = set(plan.cast.roles) == {BOTH}
 
     def start(self) -> None:
         self._budget.enter_context(at_most(self.plan.threads))
@@ -69,8 +73,14 @@ class Inline(Placement):
         self.board.states[:] = State.READY
 
     def advance(self, seconds: float) -> None:
-        """One round, whatever the time: a round is what makes a run repeatable."""
-        for worker in self._in_order():
+        """One round, whatever the time: a round is what makes a run repeatable.
+
+        The last step of a run cuts a round short. Where each worker acts and learns, a run that is resumed with more
+        steps goes on with the worker that was cut off, or had no turn: as if there had been no end.
+        """
+        order, first = self._in_order(), int(self._next_turn[0])
+        for place in range(first, len(order)):
+            worker = order[place]
             # A run may have been cut in the middle of a round: whoever would wait lets the others catch up first.
             while worker.ahead:
                 for other in self._workers:
@@ -78,7 +88,12 @@ class Inline(Placement):
                         other.turn()
             if len(self._workers) > 1:
                 worker.idle()  # the others had their turns
+            updates = self._updates[worker.rank]
             worker.turn()
+            if self._every_turn_updates and self._updates[worker.rank] == updates and worker.resting:
+                self._next_turn[0] = place  # it was cut off, or had no turn
+                return
+        self._next_turn[0] = 0
 
     def _in_order(self) -> list[Worker]:
         """By rank, but those who only act by how little they have: where there is room for one, it is not always the

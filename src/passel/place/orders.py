@@ -21,11 +21,12 @@ class Orders:
         *,
         learns: bool,
         limit: int,
+        schedule: int,
         lr: Callable[[int], float],
         joint: Sequence[tuple[Ints, int]],
     ) -> None:
         self.board, self.rank, self.limit, self.lr = board, rank, limit, lr
-        self._learns, self._joint = learns, joint
+        self._schedule, self._learns, self._joint = schedule, learns, joint
         self._counters = board.counters[rank]
 
     @property
@@ -50,6 +51,10 @@ class Orders:
     def ahead(self) -> bool:
         """Whether this learner would have to wait for another's part."""
         return self._learns and any(pushes[place] > pushes.min() for pushes, place in self._joint)
+
+    def progress(self, steps: int) -> float:
+        """How much of the schedules is over after `steps` steps of all workers, from 0 to 1."""
+        return min(steps / self._schedule, 1.0)
 
     def stepped(self, count: int) -> None:
         self._counters[STEPS] += count

@@ -6,7 +6,7 @@ is sent to a worker when the worker is started.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, cast
@@ -43,6 +43,11 @@ from passel.sync import SCHEMES
 from passel.sync.base import Kit, Scheme, Server, Sync, SyncSettings
 from passel.sync.optimiser import OptimiserSettings
 from passel.types import EnvSpec, Ints
+
+#: Of an inline run: the worker whose turn is next, where the last step of a run cut a round short.
+NEXT_TURN = "board/next_turn"
+#: What the checkpoints of passel 0.1.0 do not have; zero there.
+SINCE_0_1_0 = (NEXT_TURN, "/experience/ahead", "/experience/drawn_from")
 
 
 @dataclass(frozen=True)
@@ -162,6 +167,8 @@ class Plan:
         """The layout of the arena: everything that must outlive a turn, by name."""
         numbers, spec, workers = self.numbers, self.spec, self.workers
         specs = prefixed("board", Board.specs(workers, len(self.server_names)))
+        if self.config.place == "inline":
+            specs |= {NEXT_TURN: Spec((1,), torch.int64)}
         for name, scheme in self.schemes.items():
             specs |= prefixed(f"sync/{name}", scheme.specs())
         specs |= self.diet.shared_specs()
@@ -181,6 +188,11 @@ class Plan:
         tensors = _blank(self.algorithm.specs(self.numbers, self.spec))
         for name, flat in self.make_algorithm(tensors).flats.items():
             arena[f"sync/{name}/vector"].copy_(flat.values)
+
+    def restore(self, arena: Arena, tensors: Mapping[str, torch.Tensor]) -> None:
+        """Fill an arena from a checkpoint's tensors, also from one of passel 0.1.0, which did not keep all of them."""
+        later = {name: spec for name, spec in arena.specs.items() if name.endswith(SINCE_0_1_0)}
+        arena.load({**_blank(later), **tensors})
 
     def start(self, arena: Arena) -> None:
         """Make a new or a resumed arena ready for workers."""
@@ -266,6 +278,7 @@ class Plan:
                 rank,
                 learns=rank in self.cast.learners,
                 limit=self.config.steps,
+                schedule=self.schedule_steps,
                 lr=self.lr,
                 joint=self._joint(arena, self.cast.learner_of(rank)),
             ),
@@ -336,10 +349,15 @@ class Plan:
             "that follows."
         ]
 
+    @property
+    def schedule_steps(self) -> int:
+        """The steps over which settings change: the run's first total, however long it was made afterwards."""
+        return self.config.schedule_steps or self.config.steps
+
     def lr(self, step: int) -> float:
         """The learning rate when all workers together have taken `step` steps."""
         first, last = self.numbers.lr, self.numbers.lr_end
-        over = self.numbers.lr_steps or self.config.steps
+        over = self.numbers.lr_steps or self.schedule_steps
         return float(first if last is None else linear(first, last, step, over))
 
 

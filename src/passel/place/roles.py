@@ -203,5 +203,5 @@ class Learning(Taught):
 def update(orders: Orders, learner: Learner) -> None:
     """One update of the learner, at the rate that is due, and counted."""
     steps = orders.board.steps
-    learner.update(steps, orders.lr(steps), steps / orders.limit)
+    learner.update(steps, orders.lr(steps), orders.progress(steps))
     orders.updated()

@@ -19,6 +19,7 @@ from passel.envs.remote_place import is_address
 from passel.place.budget import usable_cores
 from passel.place.cast import cast
 from passel.place.env_args import plays_atari
+from passel.place.exactness import choose_exact
 from passel.place.refusals import check, check_models, topology_of
 from passel.recipes.named import Recipe, recipe
 from passel.recipes.presets import DEFAULT_STEPS, preset
@@ -44,6 +45,8 @@ def resolve_config(*layers: Mapping[str, Any]) -> tuple[RunConfig, Any]:
         known |= {**named.settings, "algo": algo}
     else:
         known |= preset(algo, said.get("env", RunConfig.env), said.get("sync"))
+    if said.get("exact"):
+        said |= choose_exact(said, str(said.get("env", RunConfig.env)))
     config, rest = resolve(RunConfig, known, said, known=[f.name for f in dataclasses.fields(numbers_class)])
     numbers, _ = resolve(numbers_class, rest)
     config = dataclasses.replace(
@@ -126,7 +129,22 @@ def _refuse_without_effect(said: Mapping[str, Any], config: RunConfig, numbers: 
             "--transport distributed has no effect under --place inline, which is one process. "
             "Use --place processes, or leave it out."
         )
+    if config.schedule_steps > 0 and not schedules(numbers):
+        raise PasselError(
+            "--schedule-steps has no effect: no setting of this run changes with the steps. Leave it out, or add "
+            "--lr-end."
+        )
     _refuse_numbers_without_effect(said, numbers)
+
+
+def schedules(numbers: Any) -> list[str]:
+    """The settings that change in the course of a run, and take --schedule-steps (--steps without it) for that."""
+    found = {
+        "lr": numbers.lr_end is not None and not numbers.lr_steps,
+        "clip": getattr(numbers, "clip_end", None) is not None,
+        "priority_beta": bool(getattr(numbers, "prioritized", False)),
+    }
+    return [name for name, changes in found.items() if changes]
 
 
 def _refuse_numbers_without_effect(said: Mapping[str, Any], numbers: Any) -> None:
@@ -182,7 +200,7 @@ def _check_ranges(config: RunConfig, numbers: Any) -> None:
     )
     rules: list[tuple[Any, tuple[str, ...], Callable[[Any], bool], str]] = [
         (config, ("workers", "learners", *positive), lambda v: v >= 1, "at least 1"),
-        (config, ("seed", "threads", "l1", "eval_episodes"), lambda v: v >= 0, "0 or more"),
+        (config, ("seed", "threads", "l1", "eval_episodes", "schedule_steps"), lambda v: v >= 0, "0 or more"),
         (
             numbers,
             (

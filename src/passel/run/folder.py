@@ -162,6 +162,11 @@ class RunFolder:
         path = self.path / LEVELS
         return _parsed(path, lambda path: _checked_levels(_document(path))) if os.path.lexists(path) else None
 
+    def write_config(self, config: Mapping[str, Any]) -> None:
+        """Replace config.toml whole: the one place that does so after `create`. A None in `config` must be left out."""
+        self._check_may_write()
+        replace_file(self.path / CONFIG, tomli_w.dumps(config))
+
     def truncate_metrics(self, after_step: int, after_seconds: float = math.inf) -> None:
         """Drop the reports later than a checkpoint: the resumed run will make them again."""
         self._check_may_write()

@@ -35,7 +35,7 @@ STAGE_STYLES = {
 PHASE_STYLES = {"warm-up": "yellow", "train": "green", "evaluate": "cyan", "checkpoint": "bright_blue"}
 STATE_STYLES = {"running": "green", "dead": "bold red", "failed": "bold red", "restarting": "yellow"}
 #: Facts that explain themselves, shown without their name.
-BARE_FACTS = ("env", "algo", "sync", "place")
+BARE_FACTS = ("env", "algo", "sync", "place", "exactness")
 
 MOST_WORKERS = 16
 FIRST_WORKERS = 8

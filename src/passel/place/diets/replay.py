@@ -133,6 +133,7 @@ class ReplayDiet(Diet):
             warmup=numbers.warmup,
             beta=self._beta if numbers.prioritized else None,
             stacks=self._stacks(arena, own, rank, memory),
+            private=not self._everyone or len(self.plan.cast.actors) == 1,
             in_step=self.plan.workers > 1 and next(iter(self.plan.schemes.values())).collective,
         )
 
@@ -176,4 +177,4 @@ class ReplayDiet(Diet):
         ]
 
     def _beta(self, step: int) -> float:
-        return linear(self.numbers.priority_beta, 1.0, step, self.plan.config.steps)
+        return linear(self.numbers.priority_beta, 1.0, step, self.plan.schedule_steps)

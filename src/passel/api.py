@@ -35,7 +35,7 @@ from passel.run.card import levels_of, machine_card
 from passel.run.folder import CARD, RunFolder, check_out, default_name
 from passel.run.summary import Summary
 from passel.supervisor import History, Supervisor
-from passel.trained import Env, all_damaged, environment, load, name_of, spec_of, weights_of
+from passel.trained import Env, environment, load, name_of, spec_of, weights_of
 from passel.trust import SIGNATURE, sign_or_tell
 from passel.types import EnvSpec, PasselError, printable
 from passel.view.terminal import View, make_view
@@ -197,11 +197,13 @@ def _newest(folder: RunFolder, view: View, before: int | None = None) -> checkpo
     saved = checkpoint.latest(
         folder.path, skipped.append, usable=lambda found: History.from_meta(found.meta), before=before
     )
-    if saved is None and skipped:
-        raise PasselError(all_damaged(folder.path, skipped))
     if saved is None:
+        none = f"{folder.path} has no checkpoint to resume from"
         raise PasselError(
-            f"{folder.path} has no checkpoint to resume from. Remove it, or train again with another --out."
+            f"{none}: none of its {len(skipped)} can be used. {' '.join(skipped)} Restore one from a copy, or train "
+            "again with another --out."
+            if skipped
+            else f"{none}. Remove it, or train again with another --out."
         )
     for sentence in skipped:
         view.message(sentence)

@@ -480,15 +480,20 @@ class TestNothingOfTheUsersIsDeleted:
 class TestEveryByteOfAManifest:
     """A manifest with one wrong byte is noticed, and the checkpoint before it is used."""
 
-    def flips(self, text: bytes) -> list[bytes]:
-        every = [(place, bit) for place in range(len(text)) for bit in range(8)]
-        return [text[:at] + bytes([text[at] ^ 1 << bit]) + text[at + 1 :] for at, bit in every]
+    def flips(self, text: bytes, *, one_in: int) -> list[bytes]:
+        """One bit wrong: every bit of every different key, and of all others a sample."""
+        keys = {found[1]: found for found in reversed(list(re.finditer(rb'"([^"]+)":', text)))}
+        places = {8 * at + bit for found in keys.values() for at in range(*found.span()) for bit in range(8)}
+        places |= set(range(0, 8 * len(text), one_in))
+        return [
+            text[: place // 8] + bytes([text[place // 8] ^ 1 << place % 8]) + text[place // 8 + 1 :] for place in places
+        ]
 
     def test_of_this_format(self, run: Path) -> None:
         path = run / "checkpoints" / str(steps_of(run)[-1])
         for name in ("manifest.json", "manifest.sha256"):
             good = (path / name).read_bytes()
-            for bad in self.flips(good)[:: 1 if name == "manifest.sha256" else 5]:
+            for bad in self.flips(good, one_in=3 if name == "manifest.sha256" else 37):
                 (path / name).write_bytes(bad)
                 with pytest.raises(checkpoint.BrokenCheckpoint):
                     checkpoint._read_manifest(path)
@@ -501,7 +506,7 @@ class TestEveryByteOfAManifest:
         as_first_format(path)
         good = (path / "manifest.json").read_bytes()
         fields, passed = set(History.from_meta(json.loads(good)["meta"]).__dict__), 0
-        for bad in self.flips(good)[::7]:
+        for bad in self.flips(good, one_in=37):
             (path / "manifest.json").write_bytes(bad)
             try:
                 found = checkpoint._read_manifest(path)
@@ -511,7 +516,7 @@ class TestEveryByteOfAManifest:
             passed += 1
             assert set(vars(history)) == fields
             assert found.keys() <= json.loads(good).keys()
-        assert passed > 100, "numbers of scores and page versions, in the main"
+        assert passed > 20, "digits, in the main"
 
 
 def as_first_format(path: Path) -> None:

@@ -410,3 +410,12 @@ def test_out_of_order_out_of_range_and_oversized(besieged: tuple[Serving, Any]) 
         dealer.close(0)
         context.term()
     assert serving.running
+
+
+def test_a_file_at_the_path_of_a_socket_is_neither_replaced_nor_removed(tmp_path: Path) -> None:
+    (tmp_path / "thesis").write_text("mine")
+    command = [sys.executable, str(PROGRAM), "CartPole-v1", "--bind", f"ipc://{tmp_path}/thesis"]
+    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2
+    assert "is a file, and no socket. Use another path" in done.stderr
+    assert (tmp_path / "thesis").read_text() == "mine"

@@ -54,17 +54,25 @@ def load(path: str | Path) -> Policy:
     are damaged. Starts nothing, needs no environment.
     """
     folder, config, numbers = _opened(path)
-    spec, saved = env_of(folder.read_card(), folder.path / CARD), _newest(folder.path)
-    vectors = _vectors(saved)
-    reason = why_not(ALGORITHMS[config.algo], numbers, spec, vectors)
-    if reason:
-        raise PasselError(
-            f"the weights of {saved.path} are not those that {CONFIG} and {CARD} of {path} describe: {reason}. "
-            "Restore these two files, or train again."
-        )
-    policy = Policy(ALGORITHMS[config.algo], numbers, spec, vectors)
+    saved = _newest(folder.path)
+    spec = check_weights(saved, folder, config, numbers)
+    policy = Policy(ALGORITHMS[config.algo], numbers, spec, vectors_of(saved))
     policy.step = saved.step
     return policy
+
+
+def check_weights(saved: checkpoint.Checkpoint, folder: RunFolder, config: RunConfig, numbers: Any) -> EnvSpec:
+    """Refuse a configuration and a card that ask for networks of another size than the weights of a checkpoint, before
+    any of them is built; the environment that the card describes.
+    """
+    spec = env_of(folder.read_card(), folder.path / CARD)
+    reason = why_not(ALGORITHMS[config.algo], numbers, spec, vectors_of(saved))
+    if reason:
+        raise PasselError(
+            f"the weights of {saved.path} are not those that {CONFIG} and {CARD} of {folder.path} describe: {reason}. "
+            "Restore these two files, or train again."
+        )
+    return spec
 
 
 def spec_of(path: str | Path) -> EnvSpec:
@@ -75,13 +83,16 @@ def spec_of(path: str | Path) -> EnvSpec:
 
 def weights_of(path: str | Path) -> dict[str, Tensor]:
     """The weights of a run's last good checkpoint, by network. A warning says so if newer ones are damaged."""
-    return _vectors(_newest(RunFolder.open(Path(path), lock=False).path))
+    folder, config, numbers = _opened(path)
+    saved = _newest(folder.path)
+    check_weights(saved, folder, config, numbers)
+    return vectors_of(saved)
 
 
 def _newest(path: Path) -> checkpoint.Checkpoint:
     """The parameters of the newest checkpoint that has them whole."""
     skipped: list[str] = []
-    saved = checkpoint.latest(path, skipped.append, wanted=("parameters",), usable=_vectors)
+    saved = checkpoint.latest(path, skipped.append, wanted=("parameters",), usable=vectors_of)
     if saved is None:
         raise PasselError(
             f"{path} has {len(skipped)} checkpoint{'s' * (len(skipped) > 1)}, and all are damaged. "
@@ -94,7 +105,7 @@ def _newest(path: Path) -> checkpoint.Checkpoint:
     return saved
 
 
-def _vectors(saved: checkpoint.Checkpoint) -> dict[str, Tensor]:
+def vectors_of(saved: checkpoint.Checkpoint) -> dict[str, Tensor]:
     """The vector of each network. Raises ValueError if there is none."""
     found = {
         name.split("/")[1]: tensor

@@ -378,7 +378,8 @@ class TestLooking:
         line = r"20 greedy episodes: ([\d.]+) ± ([\d.]+) \(from ([\d.]+) to ([\d.]+)\); checkpoint: step (\d+)\n"
         found = re.fullmatch(line, out)
         assert found, out
-        mean, std, low, high = map(float, found.groups())
+        mean, std, low, high = map(float, found.groups()[:4])
+        assert found[5] == str(newest(run).step)
         assert 8 <= low <= mean <= high <= 500
         assert std <= high - low
         assert told("eval", "x", "--episodes", "20", "--seed", "5")[1] == out, "a seed is a set of episodes"

@@ -37,7 +37,7 @@ from passel.run.card import levels_of, machine_card
 from passel.run.folder import CARD, SIGNATURE, RunFolder, check_out, default_name
 from passel.run.summary import Summary
 from passel.supervisor import History, Supervisor
-from passel.trained import Env, all_damaged, environment, load, name_of, spec_of, weights_of
+from passel.trained import Env, check_weights, environment, load, name_of, spec_of, vectors_of, weights_of
 from passel.trust import sign_or_tell
 from passel.types import EnvSpec, PasselError, printable
 from passel.view.terminal import View, make_view
@@ -119,6 +119,7 @@ def inherited(path: str | Path, said: Mapping[str, Any]) -> dict[str, Any]:
     """What the user said, over the algorithm, the scheme and the algorithm's settings of the run at `path`."""
     content = RunFolder.open(Path(path), lock=False).read_config()
     config, numbers = resolve_config(content)
+    weights_of(path)  # refuses settings that are not those of its weights
     algo = said.get("algo", config.algo)
     if algo != config.algo:
         raise PasselError(f"{path} was trained by {config.algo}, whose weights --algo {algo} cannot use. Leave it out.")
@@ -175,6 +176,7 @@ def resume(
         asked = {} if steps is None else {"steps": steps}
         asked |= {} if until_solved is None else {"until_solved": until_solved}
         config, numbers = resolve_config(content, asked, _schedule_of(content))
+        check_weights(saved, folder, config, numbers)
         _check_may_start(config)
         target = environment(folder, config, env, call="resume", trust=trust)
         if isinstance(target, str):
@@ -213,18 +215,24 @@ def resume(
 def _newest(folder: RunFolder, view: View, before: int | None = None) -> checkpoint.Checkpoint:
     """The newest checkpoint that a run can be resumed from."""
     skipped: list[str] = []
-    saved = checkpoint.latest(
-        folder.path, skipped.append, usable=lambda found: History.from_meta(found.meta), before=before
-    )
-    if saved is None and skipped:
-        raise PasselError(all_damaged(folder.path, skipped))
+    saved = checkpoint.latest(folder.path, skipped.append, usable=_check_usable, before=before)
     if saved is None:
+        none = f"{folder.path} has no checkpoint to resume from"
         raise PasselError(
-            f"{folder.path} has no checkpoint to resume from. Remove it, or train again with another --out."
+            f"{none}: none of its {len(skipped)} can be used. {' '.join(skipped)} Restore one from a copy, or train "
+            "again with another --out."
+            if skipped
+            else f"{none}. Remove it, or train again with another --out."
         )
     for sentence in skipped:
         view.message(sentence)
     return saved
+
+
+def _check_usable(saved: checkpoint.Checkpoint) -> None:
+    """ValueError for a checkpoint without a history or without weights."""
+    History.from_meta(saved.meta)
+    vectors_of(saved)
 
 
 def _restore(

@@ -250,14 +250,16 @@ def _add_tools(commands: Any) -> None:
 def _add_training_flags(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> None:
     from passel.algos import ALGORITHMS
     from passel.config import RunConfig, read_toml
+    from passel.run.folder import RunFolder
 
     first = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     first.add_argument("--algo")
     first.add_argument("--config", type=Path)
     first.add_argument("--from", dest="start_from", type=Path)
     known, _ = first.parse_known_args(arguments[1:])
-    files = [known.config, known.start_from / "config.toml" if known.start_from else None]
-    found = [read_toml(file).get("algo") for file in files if file and file.exists()]
+    found = [read_toml(known.config).get("algo")] if known.config and known.config.exists() else []
+    if known.start_from and known.start_from.exists():
+        found.append(RunFolder.open(known.start_from, lock=False).read_config()["algo"])
     algo = known.algo or next(filter(None, found), RunConfig.algo)
     parser.add_argument("--config", type=Path, help="TOML file with any of these settings; flags override it.")
     parser.add_argument(

@@ -114,15 +114,10 @@ def level_table(
     """The content of levels.json: every level's scores, the mean over the levels of each part, and the gap."""
     parts: dict[str, dict[str, Any]] = {}
     for part, played in (("train", trained), ("held_out", held_out)):
-        rows = [{"name": name, **scores_of(episodes)} for name, episodes in played.items()]
+        rows = [{"name": name, **vars(summarise(episodes))} for name, episodes in played.items()]
         parts[part] = {"mean": float(np.mean([row["mean"] for row in rows])) if rows else None, "levels": rows}
     means = [parts[part]["mean"] for part in ("train", "held_out")]
     return {"set": levels.name, **parts, "gap": None if None in means else means[0] - means[1]}
-
-
-def scores_of(episodes: list[Episode]) -> dict[str, Any]:
-    """The scores alone, as a table has them."""
-    return {name: value for name, value in vars(summarise(episodes)).items() if name != "step"}
 
 
 def summarise(episodes: list[Episode]) -> EvalResult:

@@ -318,7 +318,7 @@ class Supervisor:
         except EvaluationStoppedError:
             return None
         result = summarise(played)
-        self._history.eval = vars(result) | {"step": self._board.steps}
+        self._history.eval = vars(result) | {}
         return result
 
     def _play_levels(self, names: tuple[str, ...], seed: int) -> dict[str, list[Episode]]:

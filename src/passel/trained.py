@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import re
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -27,10 +27,10 @@ from passel.recipes.resolve import resolve_config
 from passel.run import checkpoint
 from passel.run.card import env_of
 from passel.run.folder import CARD, CONFIG, RunFolder
-from passel.run.summary import EvalResult
+from passel.run.summary import Evaluation
 from passel.streams import derive
 from passel.trust import check as check_trust
-from passel.types import EnvSpec, PasselError, printable
+from passel.types import EnvSpec, Episode, PasselError, printable
 from passel.view.video import VideoFile, record_episodes
 
 
@@ -54,17 +54,25 @@ def load(path: str | Path) -> Policy:
     are damaged. Starts nothing, needs no environment.
     """
     folder, config, numbers = _opened(path)
-    spec, saved = env_of(folder.read_card(), folder.path / CARD), _newest(folder.path)
-    vectors = _vectors(saved)
-    reason = why_not(ALGORITHMS[config.algo], numbers, spec, vectors)
-    if reason:
-        raise PasselError(
-            f"the weights of {saved.path} are not those that {CONFIG} and {CARD} of {path} describe: {reason}. "
-            "Restore these two files, or train again."
-        )
-    policy = Policy(ALGORITHMS[config.algo], numbers, spec, vectors)
+    saved = _newest(folder.path)
+    spec = check_weights(saved, folder, config, numbers)
+    policy = Policy(ALGORITHMS[config.algo], numbers, spec, vectors_of(saved))
     policy.step = saved.step
     return policy
+
+
+def check_weights(saved: checkpoint.Checkpoint, folder: RunFolder, config: RunConfig, numbers: Any) -> EnvSpec:
+    """Refuse a configuration and a card that ask for networks of another size than the weights of a checkpoint, before
+    any of them is built; the environment that the card describes.
+    """
+    spec = env_of(folder.read_card(), folder.path / CARD)
+    reason = why_not(ALGORITHMS[config.algo], numbers, spec, vectors_of(saved))
+    if reason:
+        raise PasselError(
+            f"the weights of {saved.path} are not those that {CONFIG} and {CARD} of {folder.path} describe: {reason}. "
+            "Restore these two files, or train again."
+        )
+    return spec
 
 
 def spec_of(path: str | Path) -> EnvSpec:
@@ -75,16 +83,20 @@ def spec_of(path: str | Path) -> EnvSpec:
 
 def weights_of(path: str | Path) -> dict[str, Tensor]:
     """The weights of a run's last good checkpoint, by network. A warning says so if newer ones are damaged."""
-    return _vectors(_newest(RunFolder.open(Path(path), lock=False).path))
+    folder, config, numbers = _opened(path)
+    saved = _newest(folder.path)
+    check_weights(saved, folder, config, numbers)
+    return vectors_of(saved)
 
 
 def _newest(path: Path) -> checkpoint.Checkpoint:
     """The parameters of the newest checkpoint that has them whole."""
     skipped: list[str] = []
-    saved = checkpoint.latest(path, skipped.append, wanted=("parameters",), usable=_vectors)
+    saved = checkpoint.latest(path, skipped.append, wanted=("parameters",), usable=vectors_of)
     if saved is None:
         raise PasselError(
-            all_damaged(path, skipped)
+            f"{path} has {len(skipped)} checkpoint{'s' * (len(skipped) > 1)}, and all are damaged. "
+            f"{' '.join(skipped)} Restore one from a copy, or train again."
             if skipped
             else f"{path} has no checkpoint yet. Wait for the first, or train longer."
         )
@@ -93,15 +105,7 @@ def _newest(path: Path) -> checkpoint.Checkpoint:
     return saved
 
 
-def all_damaged(path: str | Path, skipped: Sequence[str]) -> str:
-    """The error where none of a run's checkpoints can be used."""
-    return (
-        f"{path} has {len(skipped)} checkpoint{'s' * (len(skipped) > 1)}, and none can be used. "
-        f"{' '.join(skipped)} Restore one from a copy, or train again."
-    )
-
-
-def _vectors(saved: checkpoint.Checkpoint) -> dict[str, Tensor]:
+def vectors_of(saved: checkpoint.Checkpoint) -> dict[str, Tensor]:
     """The vector of each network. Raises ValueError if there is none."""
     found = {
         name.split("/")[1]: tensor
@@ -122,7 +126,7 @@ def evaluate(
     sample: bool = False,
     trust: bool = False,
     progress: Callable[[int], bool] = lambda _: True,
-) -> EvalResult:
+) -> Evaluation:
     """Play fresh episodes with the policy of a run, greedily or (`sample`) drawing actions as in training; in its own
     environment, or in another (`env`) that looks the same and is played with as many actions.
 
@@ -138,8 +142,7 @@ def evaluate(
             policy = policy.moved_to(levels.describe())
         each = max(1, episodes // len(levels.train))
         found = play_levels(policy, levels, levels.train, each, fresh, sample=sample, progress=progress)
-        every = [episode for level in found.values() for episode in level]
-        return dataclasses.replace(summarise(every), step=policy.step)
+        return _evaluation(policy, [episode for level in found.values() for episode in level])
     there = config if env is None else dataclasses.replace(config, env=name_of(env), backend="auto")
     rules = env_args(there, learning=False)
     backend: Any = "auto" if env is not None else policy.spec.backend
@@ -154,7 +157,12 @@ def evaluate(
         sample=sample,
         progress=progress,
     )
-    return dataclasses.replace(summarise(played), step=policy.step)
+    return _evaluation(policy, played)
+
+
+def _evaluation(policy: Policy, played: list[Episode]) -> Evaluation:
+    assert policy.step is not None, "it was loaded"
+    return Evaluation(**vars(summarise(played)), step=policy.step)
 
 
 def evaluate_levels(

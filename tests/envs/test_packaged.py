@@ -174,6 +174,18 @@ def test_install_list_remove(fake: Callable[..., Path], tmp_path: Path, capsys: 
     assert "tetris is not installed. `passel env list` shows what is." in capsys.readouterr().err
 
 
+def test_a_folder_that_is_no_virtual_environment_is_never_cleared(
+    fake: Callable[..., Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "cache" / "passel" / "envs" / "tetris"
+    folder.mkdir(parents=True)
+    (folder / "thesis.txt").write_text("mine")
+    for command in (["install", "tetris", "--yes", "--python", str(fake())], ["remove", "tetris"]):
+        assert main(["env", *command]) == 2
+        assert "is no virtual environment, and is not removed. Move it away." in capsys.readouterr().err
+    assert (folder / "thesis.txt").read_text() == "mine"
+
+
 def test_nothing_is_installed_that_nobody_agreed_to(
     fake: Callable[..., Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -529,3 +529,12 @@ def test_environments_of_all_clients_together_are_bounded(monkeypatch: pytest.Mo
     with pytest.raises(serve_env.RefusedError, match="3 environments were asked for, and 3 of its 5 are taken"):
         server._open(b"b", {"n": 3, "seed": 0, "seq": 0}, [], None)
     server._open(b"b", {"n": 2, "seed": 0, "seq": 0}, [], None)
+
+
+def test_a_file_at_the_path_of_a_socket_is_neither_replaced_nor_removed(tmp_path: Path) -> None:
+    (tmp_path / "thesis").write_text("mine")
+    command = [sys.executable, str(PROGRAM), "CartPole-v1", "--bind", f"ipc://{tmp_path}/thesis"]
+    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2
+    assert "is a file, and no socket. Use another path" in done.stderr
+    assert (tmp_path / "thesis").read_text() == "mine"

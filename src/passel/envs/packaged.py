@@ -116,6 +116,7 @@ def install(name: str, python: str, agree: Callable[[str], bool], tell: Callable
     if not agree(package.note):
         raise PasselError(f"{name} was not installed: nobody agreed. Read the note, and use --yes.")
     _check_tools(name, package, python)
+    _check_is_ours(folder)
     (folder / STAMP).unlink(missing_ok=True)
     folder.parent.mkdir(parents=True, exist_ok=True)
     tell(f"Building {folder} (some minutes: it is compiled here)")
@@ -133,8 +134,18 @@ def remove(name: str) -> Path:
     folder = home() / name
     if not folder.exists():
         raise PasselError(f"{name} is not installed. `passel env list` shows what is.")
+    _check_is_ours(folder)
     shutil.rmtree(folder)
     return folder
+
+
+def _check_is_ours(folder: Path) -> None:
+    """Refuse to clear a folder that is neither empty nor a virtual environment: `install` makes nothing else."""
+    if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
+        raise PasselError(f"{folder} is no folder of passel's. Move it away.")
+    signs = (folder / "pyvenv.cfg", interpreter(folder.name))
+    if folder.exists() and any(folder.iterdir()) and not any(sign.is_file() for sign in signs):
+        raise PasselError(f"{folder} is no virtual environment, and is not removed. Move it away.")
 
 
 def _check_tools(name: str, package: Package, python: str) -> None:

@@ -21,6 +21,7 @@ import math
 import os
 import shutil
 import signal
+import stat
 import sys
 import threading
 import time
@@ -757,6 +758,14 @@ def max_request(envs: int) -> int:
     return max(MAX_HEADER, 8 * envs)
 
 
+def is_socket(address: str) -> bool:
+    """Whether the path of an ipc:// address is a socket: nothing else there is this server's to remove."""
+    try:
+        return address.startswith("ipc://") and stat.S_ISSOCK(os.lstat(address[len("ipc://") :]).st_mode)
+    except OSError:
+        return False
+
+
 def open_socket(context: Any, address: str, key: str, envs: int) -> Any:
     """The bound socket; with a key, encrypted, and open to the one client that has the other half.
 
@@ -764,6 +773,8 @@ def open_socket(context: Any, address: str, key: str, envs: int) -> Any:
     either direction. libzmq drops the connection of a client that sends a larger frame, and stops reading from one that
     sends too many; a client that does not read its answers loses its session.
     """
+    if address.startswith("ipc://") and os.path.lexists(address[len("ipc://") :]) and not is_socket(address):
+        raise UsageError("%s is a file, and no socket. Use another path: binding would replace it." % address)
     keys = read_key(key) if key else None
     socket = context.socket(zmq.ROUTER)
     socket.setsockopt(zmq.LINGER, 200)
@@ -911,7 +922,7 @@ def run(said: argparse.Namespace, tell: Callable[[str], None]) -> None:
             Server(makers, facts, lens, said.envs, said.sessions).serve(socket)
     finally:
         context.term()
-        if said.bind.startswith("ipc://"):
+        if is_socket(said.bind):
             with contextlib.suppress(OSError):
                 os.unlink(said.bind[len("ipc://") :])
 

@@ -93,7 +93,7 @@ def _spec(known: dict[str, Any]) -> EnvSpec:
         raise ValueError(f"backend is {known['backend'][:60]!r}")
     if not _DTYPES.fullmatch(dtype):
         raise ValueError(f"obs_dtype is {dtype!r}")
-    if not 0 < known.get("obs_scale", 1.0):
+    if not known.get("obs_scale", 1.0) > 0:
         raise ValueError(f"obs_scale is {known['obs_scale']}")
     for name in ("max_episode_steps", "frame_skip", "max_copies", "frames"):
         if known.get(name) is not None and known[name] < 1:

@@ -328,7 +328,7 @@ def _suggestion(path: Path, folders: list[Path]) -> str:
 def _checked_levels(found: dict[str, Any]) -> dict[str, Any]:
     """A table of levels whose fields are those that `passel.evaluation.level_table` writes."""
     part = {"mean": float | None, "levels": list[dict[str, Any]]}
-    row = {"name": str, "episodes": int, "mean": float, "std": float, "min": float, "max": float, "step": int | None}
+    row = {"name": str, "episodes": int, "mean": float, "std": float, "min": float, "max": float}
     as_fields({"set": str, "train": Any, "held_out": Any, "gap": float | None, "actions": str}, found)
     for name in ("set", "train", "held_out", "gap", "actions"):
         if name not in found:
@@ -337,7 +337,7 @@ def _checked_levels(found: dict[str, Any]) -> dict[str, Any]:
         if as_fields(part, found[name]).keys() != part.keys():
             raise ValueError(f"its {name} has no mean or no levels")
         for level in found[name]["levels"]:
-            if not as_fields(row, level).keys() >= row.keys() - {"step"}:
+            if as_fields(row, level).keys() != row.keys():
                 raise ValueError(f"a level of its {name} lacks a score")
     return found
 

@@ -14,14 +14,20 @@ Status = Literal["solved", "finished", "stopped", "failed"]
 
 @dataclass(frozen=True)
 class EvalResult:
-    """The scores of an evaluation, and the step of the checkpoint that played; None where there is none."""
+    """The scores of the final greedy evaluation."""
 
     episodes: int
     mean: float
     std: float
     min: float
     max: float
-    step: int | None = None
+
+
+@dataclass(frozen=True)
+class Evaluation(EvalResult):
+    """The scores of a policy that was loaded from a checkpoint, and the step of that checkpoint."""
+
+    step: int
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from typing import Any
 from passel import api
 from passel.envs.level_sets import level_set
 from passel.envs.levels import is_level_set
-from passel.evaluation import play_levels, scores_of
+from passel.evaluation import play_levels, summarise
 from passel.run.files import json_text, replace_file
 from passel.run.folder import RunFolder
 from passel.streams import derive
@@ -63,7 +63,7 @@ def transfer(
         raise PasselError(f"{folder} exists. Remove it, or use another --out.")
     policy, seed = load(run), derive(int(config.get("seed", 1)), "transfer")
     before = {
-        how: scores_of(play_levels(policy, levels, [chosen], EPISODES, seed, sample=sample)[chosen])
+        how: vars(summarise(play_levels(policy, levels, [chosen], EPISODES, seed, sample=sample)[chosen]))
         for how, sample in (("greedy", False), ("drawn", True))
     }
     said = {"env": alone.name, "steps": steps, "workers": workers, "quiet": True}

@@ -1,4 +1,4 @@
-"""A resumed worker whose environment does not lead back to where it was begins new episodes, and sums nothing across."""
+"""A resumed worker whose environment does not lead back begins new episodes, and sums nothing across the gap."""
 
 from __future__ import annotations
 

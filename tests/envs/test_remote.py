@@ -540,7 +540,7 @@ def test_a_worker_looks_at_its_orders_while_its_server_is_gone(
     scripted: type[Scripted], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each step returns soon, without a transition; the episodes that were lost are reported once."""
-    monkeypatch.setattr(remote, "LOOK", 0.01)
+    monkeypatch.setattr(remote, "LOOK", 0.0)
     gone = LostError("closed the connection")
     scripted.answers = [[], [OBS], [OBS, NONE_ENDED], *[gone] * 3, [], [2 * OBS], [3 * OBS, NONE_ENDED]]
     envs = make_envs("tcp://127.0.0.1:5555", 2, 0, env_args={"reconnect": True})

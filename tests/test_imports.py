@@ -24,6 +24,7 @@ ARROWS: dict[str, set[str]] = {
     "config": {"types", "reading"},
     "clock": set(),
     "streams": {"arena"},
+    "health": set(),
     "interrupts": set(),
     "maths": set(),
     "nets": {"maths"},
@@ -40,7 +41,7 @@ ARROWS: dict[str, set[str]] = {
     "recipes": {"algos", "envs", "place", *GROUND},
     "policy": {"algos", "arena", "types"},
     "evaluation": {"envs", "policy", "run", "types"},
-    "supervisor": {"place", "run", "view", "policy", "evaluation", "interrupts", *GROUND},
+    "supervisor": {"place", "run", "view", "policy", "evaluation", "health", "interrupts", *GROUND},
     "api": {
         "algos",
         "envs",

@@ -21,6 +21,7 @@ from torch import Tensor
 from passel.arena import Arena
 from passel.clock import DREAMING, STAGES
 from passel.evaluation import EvaluationStoppedError, level_table, play, play_levels, summarise
+from passel.health import Health
 from passel.interrupts import Interrupts
 from passel.place.base import Placement, WorkerDiedError
 from passel.place.board import COLUMNS, State
@@ -101,6 +102,8 @@ class Supervisor:
         #: The checkpoint that this arena has grown from: what has not changed since need not be written again.
         self._base = base
         self._told: set[str] = set()
+        numbers = plan.numbers
+        self._health = Health(numbers.gamma, getattr(numbers, "reward_scale", 1.0), plan.spec.max_episode_steps)
         self._marks: deque[tuple[float, Any]] = deque(maxlen=64)
         self._started = self._ended = False
         self._shown = self._reported = 0.0
@@ -188,7 +191,9 @@ class Supervisor:
             self._tell_notices()
 
     def _tell_notices(self) -> None:
-        for notice in self._plan.notices(self._arena):
+        losses = self._board.column("loss")[list(self._plan.cast.learners)]
+        scalars = {"loss": float(losses.mean()), **self._scalars()}
+        for notice in (*self._plan.notices(self._arena), *self._health.look(scalars, self._scores)):
             if notice not in self._told:
                 self._told.add(notice)
                 self._view.message(notice)
@@ -422,6 +427,7 @@ class Supervisor:
             checkpoint=self._saved,
             return_human_normalised=report.human_normalised,
             eval_human_normalised=self._plan.spec.human_normalised(history.eval["mean"] if history.eval else None),
+            warnings=self._health.warnings,
         )
 
     def shares(self) -> dict[str, float]:

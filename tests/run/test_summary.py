@@ -38,6 +38,7 @@ PROMISED = [
     "checkpoint",
     "return_human_normalised",
     "eval_human_normalised",
+    "warnings",
 ]
 
 SUMMARY = Summary(

@@ -7,8 +7,24 @@ from __future__ import annotations
 
 from typing import Protocol
 
+import numpy as np
 import torch
 from torch import Tensor, nn
+
+#: Up to so many numbers numpy's BLAS takes one thread for a product of two vectors, whatever it may.
+ONE_THREAD = 10_000
+
+
+def squared_norm(vector: Tensor) -> float:
+    """The sum of the squares of a vector; not finite where one of its elements is not.
+
+    numpy's product of small vectors costs a tenth of torch's; of large ones it wakes threads of its own, which then
+    fight torch's for the cores. Unlike `dot`, `vdot` is silent about an overflow.
+    """
+    if vector.is_cpu and len(vector) <= ONE_THREAD:
+        array = vector.numpy()
+        return float(np.vdot(array, array))
+    return float(vector.dot(vector))
 
 
 class Loss(Protocol):

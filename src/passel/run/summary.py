@@ -59,6 +59,8 @@ class Summary:
     #: Both scores where random play is 0 and a human is 1, if theirs are known.
     return_human_normalised: float | None = None
     eval_human_normalised: float | None = None
+    #: What the watcher found implausible: values, losses or steps of the policy out of all proportion.
+    warnings: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """The object that summary.json holds."""
@@ -71,6 +73,7 @@ class Summary:
         known = _known(cls, content, "summary.json")
         if known["eval"] is not None:
             known["eval"] = EvalResult(**_known(EvalResult, known["eval"], "the eval of summary.json"))
+        known["warnings"] = tuple(known.get("warnings", ()))
         return cls(**known)
 
 

@@ -14,16 +14,13 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Protocol
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from passel.arena import Spec, Tensors, prefixed
-from passel.nets.flat import Flat
+from passel.nets.flat import Flat, squared_norm
 from passel.sync.optimiser import OptimiserSettings, make_optimiser, state_specs
 
-#: Up to so many numbers numpy's BLAS takes one thread for a product of two vectors, whatever it may.
-ONE_THREAD = 10_000
 #: Gradients in a row that are refused before the run ends.
 REFUSALS = 10
 
@@ -146,10 +143,7 @@ class Sync(ABC):
         """Scale `grads` down to the largest norm that is allowed. Returns False where they are not finite: such a
         gradient is counted, and must not be applied. Raises NonFiniteError when that repeats.
         """
-        # numpy's product of small vectors costs a tenth; of large ones it wakes threads of its own, which then fight
-        # torch's for the cores. Unlike `dot`, `vdot` is silent about an overflow.
-        small = grads.is_cpu and len(grads) <= ONE_THREAD
-        square = float(np.vdot(vector := grads.numpy(), vector)) if small else float(grads.dot(grads))
+        square = squared_norm(grads)
         if not math.isfinite(square):
             if not torch.isfinite(grads).all():
                 self._refuse(grads)

@@ -103,6 +103,8 @@ def render_result(summary: Mapping[str, Any], folder: Path, console: Console) ->
     _line(console, "evaluation", _evaluation(summary.get("eval"), summary.get("eval_human_normalised")))
     _line(console, "training", _training(summary))
     _line(console, "speed", _speed(summary))
+    for warning in summary.get("warnings") or ():
+        _line(console, "warning", str(warning))
     if shares:
         _line(console, "time", "  ".join(f"{s} {format_share(shares[s])}" for s in stages_in([shares])))
         _line(console, "advice", advice(shares))

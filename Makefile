@@ -21,7 +21,7 @@ BENCHES := update_cost conv_update startup dqn_speed ppo_speed scaling without_c
 WITH_PEERS := dqn_speed ppo_speed breakout_speed time_to_solve
 
 .DEFAULT_GOAL := help
-.PHONY: help install train test lint mutants format bench clean
+.PHONY: help install train test test-isa lint mutants format bench clean
 .DELETE_ON_ERROR:
 # Two measurements at once would measure each other.
 .NOTPARALLEL:
@@ -39,6 +39,9 @@ train: $(INSTALLED) ## Train an agent: passel train $(ARGS).
 test: lint ## Check style and types, then run the tests: what CI runs.
 	@echo "pytest"
 	@$(BIN)/python -m pytest $(ARGS)
+
+test-isa: $(INSTALLED) ## Run the tests of arithmetic at every instruction set up to this processor's.
+	@$(BIN)/python tests/isa.py $(ARGS)
 
 lint: $(INSTALLED) ## Check style and types.
 	@echo "ruff check";  $(BIN)/ruff check --quiet .

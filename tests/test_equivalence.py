@@ -95,11 +95,13 @@ class TestAllReduce:
         halves = [gradient(slice(0, 16)), gradient(slice(16, 32))]
         torch.testing.assert_close((halves[0] + halves[1]) / 2, gradient(slice(0, 32)), **ROUNDING)
 
-    def test_learners_of_ppo_leave_a_rollout_together(self) -> None:
+    @pytest.mark.parametrize("every", [1, 3])
+    def test_learners_of_ppo_leave_a_rollout_together(self, every: int) -> None:
         """On the divergence that they agreed on: whoever stopped on its own would leave the others waiting."""
         counted = {}
         for target in (None, 1e-5):
-            plan = small_plan(sync="allreduce", workers=2, algo="ppo", lr=1e-2, epochs=8, target_kl=target)
+            asked = {"lr": 1e-2, "epochs": 8, "target_kl": target, "sync_every": every}
+            plan = small_plan(sync="allreduce", workers=2, algo="ppo", **asked)
             arena = new_arena(plan)
             run_over(plan, arena)
             updates = Board(arena.below("board")).column("updates")

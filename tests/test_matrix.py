@@ -323,6 +323,39 @@ def test_in_processes_an_on_policy_cell_runs(algo: str, sync: str, tmp_path: Pat
     assert set(lines[-1]["scalars"]) == {"loss", *ALGORITHMS[algo].scalar_names}
 
 
+@pytest.mark.parametrize(
+    ("asked", "networks"),
+    [
+        ({"algo": "ppo", "sync": "allreduce", "workers": 2}, 2),
+        ({"algo": "awr", "sync": "allreduce", "workers": 1}, 2),
+        ({"algo": "impala", "workers": 4, "learners": 2}, 2),
+        ({"algo": "dyna", "workers": 1, "sync": "allreduce"}, 2),
+    ],
+    ids=lambda value: "-".join(map(str, value.values())) if isinstance(value, dict) else "",
+)
+def test_in_processes_torch_distributed_carries_every_network(
+    asked: dict[str, Any], networks: int, tmp_path: Path
+) -> None:
+    """Each network has a group of its own, of the workers that learn it."""
+    changes = {**asked, "place": "processes", "transport": "distributed", "steps": 150}
+    assert len(small_plan(**changes).schemes) == networks
+    run = passel.train(**settings_for(**changes, out=str(tmp_path / "run")))
+    assert run.summary.status == "finished"
+    assert run.summary.updates > 2
+
+
+def test_torch_distributed_is_for_learners_of_values() -> None:
+    with pytest.raises(passel.PasselError, match="--transport has no effect without --sync allreduce"):
+        small_plan(
+            algo="dyna",
+            workers=3,
+            sync="hogwild",
+            model_sync="allreduce",
+            transport="distributed",
+            place="processes",
+        )
+
+
 @pytest.mark.parametrize("env", [CORRIDOR, AIM], ids=["discrete", "continuous"])
 @pytest.mark.parametrize("workers", [1, 2])
 @pytest.mark.parametrize("sync", SCHEMES)

@@ -216,6 +216,29 @@ def test_whose_gradients_are_averaged_agree_on_the_mean_of_what_they_told() -> N
     assert team.vector.tolist() == [-2.0] * 3, "the number travels beside the gradient, not in it"
 
 
+def test_with_local_steps_they_agree_at_the_exchange_and_on_nothing_in_between() -> None:
+    team = Team("allreduce", partial(Weights, 3), 2, SyncSettings(PLAIN_SGD, every=2))
+    for told, agreed in (((9.0, 9.0), 0.0), ((1.0, 3.0), 2.0), ((5.0, 5.0), 0.0), ((-4.0, 0.5), -1.75)):
+        for sync, number in zip(team.syncs, told, strict=True):
+            sync.told = number
+            sync.push(total(sync))
+        for sync in team.syncs:
+            sync.pull()
+            assert sync.agreed == agreed
+
+
+def test_local_steps_of_allreduce_leave_the_common_vector_alone_until_the_exchange() -> None:
+    """What is evaluated, checkpointed and acted with stands for all learners, and is nobody's own."""
+    team = Team("allreduce", partial(Weights, 4), 2, SyncSettings(PLAIN_SGD, every=3))
+    for update in range(1, 8):
+        for rank, sync in enumerate(team.syncs):
+            sync.pull()
+            sync.push((1 + 2 * rank) * total(sync))
+        assert team.vector.tolist() == [-2.0 * (update - update % 3)] * 4
+        if update % 3:
+            assert team.flats[0].values.tolist() != team.vector.tolist()
+
+
 @pytest.mark.parametrize("name", ["solo", *ASYNCHRONOUS])
 def test_where_nobody_waits_a_learner_agrees_with_itself(name: str) -> None:
     team = Team(name, partial(Weights, 3), 1 if name == "solo" else 2, SyncSettings(PLAIN_SGD))

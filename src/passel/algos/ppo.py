@@ -29,7 +29,9 @@ class PPOConfig(ActorCriticConfig):
     clip_end: float | None = option(None, "The same in the end, reached in a straight line; none: constant.")
     value_clip: float | None = option(None, "How far the critic may move in one lesson; none: as far as it likes.")
     target_kl: float | None = option(
-        None, "Leave a rollout when the policy has moved 1.5 times this far from it, by the mean KL of all workers."
+        None,
+        "Leave a rollout when the policy has moved 1.5 times this far from it, by the mean KL of all workers under "
+        "--sync allreduce (at each exchange, with --sync-every), by each worker's own elsewhere.",
     )
     normalise: bool = option(
         True, "Scale the advantages of each minibatch to mean 0 and variance 1, each worker (or level) its own."

@@ -16,9 +16,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from passel.arena import Spec, Tensors
+from passel.arena import Spec, Tensors, fence
 from passel.data.codec import Compression, packed, unpack
-from passel.data.ring import Fetched, Ring, fence, torch_dtype
+from passel.data.ring import Fetched, Ring, torch_dtype
 from passel.types import Array, Ints, PasselError
 
 REFERENCE = np.dtype(np.uint32)

@@ -14,7 +14,6 @@ its successor goes on from `committed`.
 from __future__ import annotations
 
 import math
-import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -23,7 +22,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from passel.arena import Spec, page_length
+from passel.arena import Spec, fence, page_length
 from passel.types import Array, Batch, Bools, Floats, Ints, PasselError, Transitions
 
 #: Above this, a float32 no longer holds every integer, and an action would be stored as its neighbour.
@@ -32,20 +31,6 @@ LARGEST_ACTION = 2**24
 ROWS_A_PAGE = 16_384  # of a ring in pages
 
 REWARD, DISCOUNT, ACTION = 0, 1, 2  # the last three columns of a row
-
-_FENCE = threading.Lock()
-
-
-def fence() -> None:
-    """What this process stored before is seen by the others before what it stores after; the same for loads.
-
-    An x86 keeps this order by itself, an ARM does not. Two locks in a row are a full barrier: the release of the first
-    may not pass the acquisition of the second.
-    """
-    with _FENCE:
-        pass
-    with _FENCE:
-        pass
 
 
 def torch_dtype(dtype: np.dtype[Any]) -> torch.dtype:

@@ -19,9 +19,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from passel.arena import Spec, cells
+from passel.arena import Spec, cells, fence
 from passel.data.lag import Lag
-from passel.data.ring import fence
 from passel.data.rollout import Frames, Recording, RolloutShape
 from passel.types import Array, Floats, Rollouts, Step
 

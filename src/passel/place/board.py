@@ -13,9 +13,8 @@ from enum import IntEnum
 import numpy as np
 import torch
 
-from passel.arena import Spec, Tensors, cells
+from passel.arena import Spec, Tensors, cells, fence
 from passel.clock import STAGES, Clock
-from passel.data.ring import fence
 from passel.types import Bools, Episode
 
 EPISODES = 4096  # finished episodes that a worker may be ahead of whoever reads them
@@ -133,11 +132,13 @@ class Board:
         for episode in episodes:
             self._episodes[rank, count % EPISODES] = episode.score, episode.length
             count += 1
+        fence()
         self.counters[rank, FINISHED] = count
 
     def read_episodes(self, rank: int, seen: int) -> list[Episode]:
         """What worker `rank` has reported since `seen` episodes."""
         count = int(self.counters[rank, FINISHED])
+        fence()
         start = max(seen, count - EPISODES)
         rows = [self._episodes[rank, number % EPISODES] for number in range(start, count)]
         return [Episode(float(score), int(length)) for score, length in rows]

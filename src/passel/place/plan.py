@@ -17,7 +17,7 @@ import torch
 
 from passel.algos import ALGORITHMS
 from passel.algos.base import Algorithm
-from passel.arena import Arena, Spec, Tensors, prefixed
+from passel.arena import Arena, Spec, Tensors, fence, prefixed
 from passel.clock import Clock
 from passel.config import RunConfig
 from passel.envs.base import Envs
@@ -201,6 +201,7 @@ class Plan:
 
     def settle(self, arena: Arena) -> None:
         """Everybody is at rest: make each network's vector the one that stands for all learners."""
+        fence()
         for name, scheme in self.schemes.items():
             scheme.settle(arena.below(f"sync/{name}"))
 

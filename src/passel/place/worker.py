@@ -11,6 +11,7 @@ import time
 from collections.abc import Sequence
 
 from passel.algos.base import Algorithm
+from passel.arena import fence
 from passel.clock import Clock
 from passel.learner import Learner
 from passel.place.board import State
@@ -92,6 +93,7 @@ class Worker:
         for stream in self._streams:
             stream.save()
         self.publish(State.PARKED)
+        fence()
 
     def idle(self) -> None:
         """The time since the last mark was spent at rest."""

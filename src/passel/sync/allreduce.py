@@ -1,6 +1,6 @@
 """Everybody holds the same vector, averages the gradients, and takes the same step.
 
-The mean is made by torch.distributed (gloo; nccl on a GPU), or, where all learners see one arena, in place by adding up
+The mean is made by torch.distributed (gloo), or, where all learners see one arena, in place by adding up
 rows of shared memory: see docs/schemes.md for what each costs.
 """
 
@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from passel.arena import Spec, Tensors
+from passel.arena import Spec, Tensors, fence
 from passel.nets.flat import Flat
 from passel.sync.base import Kit, Scheme, Sync, patiently
 from passel.sync.optimiser import make_optimiser
@@ -48,36 +48,37 @@ class ArenaMean(Mean):
         row = self._rows[int(self._offered[self._rank]) % 2, self._rank]
         row[:-1].copy_(mine)
         row[-1] = number
+        fence()
         self._offered[self._rank] += 1
 
     def finish(self) -> tuple[Tensor, float]:
         mine = int(self._offered[self._rank])
         waited = patiently(lambda: bool(self._offered.min() >= mine), "the other learners' gradients")
+        fence()
         torch.mean(self._rows[(mine - 1) % 2], dim=0, out=self._mean)
         return self._mean, waited
 
 
 class DistributedMean(Mean):
-    """torch.distributed's all-reduce, started when the gradient is ready and awaited when the mean is needed."""
+    """torch.distributed's all-reduce (gloo), started when the gradient is ready and awaited when the mean is needed.
+
+    Each network has a group of its own, of the workers that learn it, and not torch's default group, of which a process
+    has only one.
+    """
 
     def __init__(self, rank: int, workers: int, meeting_point: str) -> None:
-        import torch.distributed as dist
+        import torch.distributed
 
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-        self._distributed = dist
-        dist.init_process_group(
-            "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo",  # by where the vector is
-            init_method=f"file://{meeting_point}",
-            rank=rank,
-            world_size=workers,
-            timeout=timedelta(minutes=10),
-        )
+        made: Any = torch.distributed  # its stubs leave out what it exports
+        store = made.FileStore(meeting_point, workers)
+        self._group = made.ProcessGroupGloo(store, rank, workers, timedelta(minutes=10))
         self._workers = workers
         self._pending: tuple[Any, Tensor] | None = None
 
     def start(self, mine: Tensor, number: float) -> None:
         offer = torch.cat([mine, mine.new_tensor([number])])
-        self._pending = self._distributed.all_reduce(offer, async_op=True), offer
+        self._pending = self._group.allreduce([offer]), offer
 
     def finish(self) -> tuple[Tensor, float]:
         assert self._pending is not None, "finish() follows start()"
@@ -91,7 +92,8 @@ class AllReduceSync(Sync):
     """Offers its gradient after the backward pass; takes the step along the mean before the next forward pass.
 
     Runs in: each worker. The norm is clipped after the mean, so that everybody clips alike. Rank 0's vector and
-    optimiser state are the ones that a checkpoint keeps; all the others' are equal to them.
+    optimiser state are the ones that a checkpoint keeps; all the others' are equal to them. With local steps every
+    learner's vector is private, and rank 0 keeps a copy of the common vector of the last exchange.
     """
 
     def __init__(self, scheme: AllReduce, flat: Flat, tensors: Tensors, mean: Mean, rank: int) -> None:
@@ -105,7 +107,9 @@ class AllReduceSync(Sync):
         self._agreed = 0.0
         self._applied = int(self._pushes[rank])
         state = tensors.below("optimiser")
-        if rank == 0:
+        local = scheme.requested.every > 1
+        self._kept = tensors["vector"] if rank == 0 and local else None
+        if rank == 0 and not local:
             flat.bind(values=tensors["vector"])
         else:
             flat.values.copy_(tensors["vector"])
@@ -123,6 +127,8 @@ class AllReduceSync(Sync):
             mean, self._agreed = offers[:-1], float(offers[-1])
             if self.clip(mean):  # every learner sees the same mean, so all refuse it alike
                 self._optimiser.step(float(self._lr[self._applied % 2]), mean)
+                if self._kept is not None:
+                    self._kept.copy_(self.flat.values)
             self._applied += 1
             self.costs.wait += waited
             self.costs.apply += time.perf_counter() - start - waited
@@ -154,8 +160,29 @@ class AllReduce(Scheme):
         }
 
     def start(self, tensors: Tensors) -> None:
-        """One update is one version for everybody: counters that a dead worker left behind are levelled."""
-        tensors["pushes"].fill_(int(tensors["pushes"].min()))
+        """One update is one version for everybody: what a dead worker left behind is brought to one state."""
+        if self.requested.every == 1:
+            tensors["pushes"].fill_(int(tensors["pushes"].min()))
+        else:
+            self._level(tensors)
+
+    def _level(self, tensors: Tensors) -> None:
+        """All local steps begin from the common vector of the newest exchange that any learner has completed.
+
+        A learner that died after its offer has not seen the mean. If all of them died while they wrote it to their
+        bases, `vector` holds it: rank 0 writes that first. Before the first exchange `vector` is the common one.
+        """
+        vector, learners = tensors["vector"], [tensors.below(f"local/{rank}") for rank in range(self.workers)]
+        versions = [int(learner["version"]) for learner in learners]
+        newest = max(versions)
+        if newest > 0:
+            vector.copy_(learners[versions.index(newest)]["base"])
+        newest = newest if newest >= 0 else int(tensors["pushes"].min())
+        for learner, version in zip(learners, versions, strict=True):
+            if version != newest:
+                learner["base"].copy_(vector)
+                learner["version"].fill_(newest)
+        tensors["pushes"].fill_(newest)
 
     def links(self, kit: Kit) -> str | None:
         return kit.meeting_point() if self.transport(kit) == "distributed" else None

@@ -245,7 +245,7 @@ class Scheme(ABC):
         """This learner's side. `flat` takes the values of the shared vector."""
         sync = self.join(flat, tensors, links, rank)
         if self.requested.every > 1:
-            sync = LocalSteps(sync, self.requested, tensors.below(f"local/{rank}"))
+            sync = LocalSteps(sync, self.requested, tensors.below(f"local/{rank}"), joint=self.joint)
         return sync
 
     @abstractmethod
@@ -255,6 +255,9 @@ class Scheme(ABC):
 
 OUTER = OptimiserSettings(kind="sgd", lr=1.0)
 
+#: The version of a `base` while it is written.
+HALF_WRITTEN = -1
+
 
 class LocalSteps(Sync):
     """K steps of one's own, then one exchange of how far they led.
@@ -262,11 +265,17 @@ class LocalSteps(Sync):
     The inner steps use this learner's own optimiser. The exchange gives the scheme the pseudo-gradient
     `base - values`, which it follows with plain SGD of step 1: for all-reduce this is the mean of everybody's vectors
     (local SGD), for a shared vector it is the sum of everybody's progress.
+
+    In a `joint` scheme the learners agree at the exchange, on the mean of the numbers of their last local steps;
+    between two exchanges there is no common number, and `agreed` is 0.
     """
 
-    def __init__(self, outer: Sync, settings: SyncSettings, tensors: Mapping[str, Tensor]) -> None:
+    def __init__(
+        self, outer: Sync, settings: SyncSettings, tensors: Mapping[str, Tensor], *, joint: bool = False
+    ) -> None:
         super().__init__(outer.flat, settings)
         self.outer = outer
+        self._joint, self._agreed = joint, 0.0
         self.costs = outer.costs
         self._tensors = Tensors(tensors)
         self._count, self._base = tensors["count"], tensors["base"]
@@ -285,25 +294,37 @@ class LocalSteps(Sync):
             **prefixed("optimiser", state_specs(settings.optimiser, size)),
         }
 
+    @property
+    def agreed(self) -> float:
+        return self._agreed if self._joint else self.told
+
     def pull(self) -> None:
         if int(self._count) % self.settings.every == 0:
             if int(self._count):
                 self.flat.values.copy_(self._base)
             self.outer.pull()
+            # A base that a dead worker has half written is recognized by its version.
+            self._tensors["version"].fill_(HALF_WRITTEN)
             self._base.copy_(self.flat.values)
             self._tensors["version"].fill_(self.outer.version)
+            self._agreed = self.outer.agreed
+        else:
+            self._agreed = 0.0
         self.version = self.outer.version * self.settings.every + int(self._count) % self.settings.every
 
     def send(self) -> None:
         if self.clip(self.flat.grads):
             self._inner.step(self.lr, self.flat.grads)
-        self._count += 1
-        if int(self._count) % self.settings.every == 0:
+        if (int(self._count) + 1) % self.settings.every == 0:
+            self._count += 1
             torch.sub(self._base, self.flat.values, out=self.flat.grads)
             self.outer.local_lr = self.settings.every * self.lr
+            self.outer.told = self.told
             self.outer.send()
         else:
+            # The vector first: a worker that dies between the two leaves no vector of the round before.
             self._tensors["vector"].copy_(self.flat.values)
+            self._count += 1
 
 
 def patiently(ready: Callable[[], bool], what: str, patience: float = 120.0) -> float:

@@ -11,7 +11,7 @@ from itertools import accumulate
 
 from torch import Tensor
 
-from passel.arena import Spec, Tensors, cells
+from passel.arena import Spec, Tensors, cells, fence
 from passel.nets.flat import Flat
 from passel.sync.base import Kit, Semaphore, Sync
 from passel.sync.exchange import Alone, ArenaExchange, Exchange
@@ -73,6 +73,7 @@ class GossipSync(Sync):
         met = time.perf_counter()
         self.costs.staleness += sum(self._pushes) - self.version
         self._optimiser.step(self.lr, self.flat.grads)
+        fence()
         self._pushes[self._rank] += 1
         self.costs.copy += met - start
         self.costs.apply += time.perf_counter() - met

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from passel.arena import Spec, Tensors
+from passel.arena import Spec, Tensors, fence
 from passel.nets.flat import Flat
 from passel.sync.base import Sync, patiently
 from passel.sync.mixing import lazy, metropolis
@@ -43,6 +43,7 @@ class Neighbourhood:
     def tell(self, one: Tensor, other: Tensor) -> None:
         """The sum of the two."""
         torch.add(one, other, out=self._row(self._rank, int(self._spoken[self._rank]) + 1))
+        fence()
         self._spoken[self._rank] += 1
 
     def _row(self, rank: int, number: int) -> Tensor:
@@ -56,6 +57,7 @@ class Neighbourhood:
         for other, weight in weights.items():
             if other != self._rank:
                 waited += self._await(other, now)
+                fence()
                 out.add_(mine if other in self._stopped else self._row(other, now), alpha=weight)
         return waited
 
@@ -89,21 +91,24 @@ class ProximalSync(Sync):
         self._rank = rank
         self._pushes = tensors["pushes"].numpy()
         self._applied = int(self._pushes[rank])
+        self._combined = scheme.combined(tensors).numpy()
         self._vector = scheme.values(tensors, rank)
         self._correction = scheme.correction(tensors, rank)
         self._weights = scheme.weights(rank)
         self._neighbourhood = Neighbourhood(tensors, rank)
-        self._psi = self._vector.clone()
+        self._psi, self._phi = self._vector.clone(), torch.empty_like(self._vector)
         self._optimiser = make_optimiser(scheme.settings.optimiser, self._psi, scheme.optimiser(tensors, rank))
         self._copies = scheme.lend(flat, self._vector)
 
     def pull(self) -> None:
         if self._pushes[self._rank] > self._applied:
             start = time.perf_counter()
-            waited = self._neighbourhood.combine(self._weights, self._vector)
-            torch.sub(self._vector, self._psi, out=self._correction)
-            self._shrink(self._vector)
+            # Aside first: a worker that dies here leaves no sum to which only some have been added.
+            waited = self._neighbourhood.combine(self._weights, self._phi)
+            torch.sub(self._phi, self._psi, out=self._correction)
+            self._vector.copy_(self._shrunk(self._phi))
             self._applied += 1
+            self._combined[self._rank] = self._applied
             self.costs.wait += waited
             self.costs.apply += time.perf_counter() - start - waited
         if self._copies:
@@ -112,9 +117,10 @@ class ProximalSync(Sync):
             self.costs.copy += time.perf_counter() - start
         self.version = self._applied
 
-    def _shrink(self, vector: Tensor) -> None:
-        if self.settings.l1:
-            vector.copy_(torch.nn.functional.softshrink(vector, (self.local_lr or self.lr) * self.settings.l1))
+    def _shrunk(self, vector: Tensor) -> Tensor:
+        if not self.settings.l1:
+            return vector
+        return torch.nn.functional.softshrink(vector, (self.local_lr or self.lr) * self.settings.l1)
 
     def send(self) -> None:
         finite = self.clip(self.flat.grads)
@@ -152,6 +158,7 @@ class Proximal(Decentralised):
             **super().specs(),
             "rows": Spec((2, self.workers, self.size), keep=False),
             "spoken": Spec((self.workers,), torch.int64, keep=False),
+            **({"combined": Spec((self.workers,), torch.int64, optional=True)} if self.peers > 1 else {}),
         }
 
     def peer_specs(self) -> dict[str, Spec]:
@@ -161,13 +168,19 @@ class Proximal(Decentralised):
         """A learner alone has nothing to correct."""
         return torch.zeros_like(tensors["vector"]) if self.peers == 1 else tensors[f"peer/{rank}/correction"]
 
+    def combined(self, tensors: Tensors) -> Tensor:
+        """How many updates each learner has completed: all of them, when all are at rest."""
+        return tensors["combined"] if self.peers > 1 else torch.zeros_like(tensors["pushes"])
+
     def start(self, tensors: Tensors) -> None:
-        """One update is one version for everybody. Where a dead worker left some behind, the counters are levelled, and
-        the corrections made to add up to 0 again.
+        """One update is one version for everybody. A worker that died within an update leaves some learners with the
+        correction of that update and others with the one before: the counters are levelled then, and the corrections
+        made to add up to 0 again.
         """
-        pushes = tensors["pushes"]
-        if pushes.min() != pushes.max():
+        pushes, combined = tensors["pushes"], self.combined(tensors)
+        if self.peers > 1 and not (pushes.min() == pushes.max() == combined.min() == combined.max()):
             pushes.fill_(int(pushes.min()))
+            combined.copy_(pushes)
             corrections = [self.correction(tensors, rank) for rank in range(self.workers)]
             excess = torch.stack(corrections).mean(dim=0)
             for correction in corrections:

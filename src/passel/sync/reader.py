@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from passel.arena import Tensors, cells
+from passel.arena import Tensors, cells, fence
 from passel.nets.flat import Flat
 from passel.sync.base import Costs, Scheme
 
@@ -48,6 +48,7 @@ class Reader:
         if newest == self.version:
             return False
         start = time.perf_counter()
+        fence()
         self._scheme.look(self._tensors, self.flat.values)
         self.version = newest
         self.costs.copy += time.perf_counter() - start

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import torch
 
-from passel.arena import Spec, Tensors
+from passel.arena import Spec, Tensors, fence
 from passel.nets.flat import Flat
 from passel.sync.base import Kit, Scheme, Semaphore, Server, Sync, patiently
 from passel.sync.optimiser import make_optimiser
@@ -63,12 +63,15 @@ class Shard(Server):
             return
         for worker, sent in enumerate(self._sent):
             if sent > self._applied[worker]:
+                fence()
                 self._apply(worker)
 
     def _apply(self, worker: int) -> None:
         # Odd while the slice is being written: a reader that sees an odd or a changed number copies again.
         self._writing[self._index] += 1
+        fence()
         self._optimiser.step(float(self._lr), self._mail[worker, self._span])
+        fence()
         self._writing[self._index] += 1
         if self._index == 0:
             self._met[worker] = self._applied.sum()
@@ -120,7 +123,9 @@ class ServerSync(Sync):
         while True:
             patiently(lambda: self._writing[index] % 2 == 0, f"shard {index} to finish an update")
             before = self._writing[index]
+            fence()
             self.flat.values[span].copy_(self._vector[span])
+            fence()
             if before == self._writing[index] and before % 2 == 0:
                 return
 
@@ -128,6 +133,7 @@ class ServerSync(Sync):
         if not self.clip(self.flat.grads):
             return
         self._lr.fill_(self.lr)
+        fence()
         self._sent[self._rank] += 1
         self._outstanding = True
         for bell in self._links.shard_bells:

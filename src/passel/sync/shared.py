@@ -9,7 +9,7 @@ import time
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
-from passel.arena import Tensors, cells
+from passel.arena import Tensors, cells, fence
 from passel.nets.flat import Flat
 from passel.sync.base import Kit, Scheme, Sync
 from passel.sync.optimiser import make_optimiser
@@ -38,6 +38,7 @@ class SharedSync(Sync):
         with self._lock:
             entered = time.perf_counter()
             self.version = sum(self._pushes)
+            fence()
             self.flat.values.copy_(self._vector)
         self.costs.wait += entered - asked
         self.costs.copy += time.perf_counter() - entered
@@ -50,6 +51,7 @@ class SharedSync(Sync):
             entered = time.perf_counter()
             self.costs.staleness += sum(self._pushes) - self.version
             self._optimiser.step(self.lr, self.flat.grads)
+            fence()
             self._pushes[self._rank] += 1
         self.costs.wait += entered - asked
         self.costs.apply += time.perf_counter() - entered

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from passel.arena import Tensors
+from passel.arena import Tensors, fence
 from passel.nets.flat import Flat
 from passel.sync.base import Scheme, Sync
 from passel.sync.optimiser import make_optimiser
@@ -27,6 +27,7 @@ class SoloSync(Sync):
         start = time.perf_counter()
         if self.clip(self.flat.grads):
             self._optimiser.step(self.lr, self.flat.grads)
+            fence()
             self._pushes[0] += 1
         self.costs.apply += time.perf_counter() - start
 

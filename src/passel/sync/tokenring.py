@@ -10,7 +10,7 @@ from contextlib import nullcontext
 import torch
 from torch import Tensor
 
-from passel.arena import Spec, Tensors, cells
+from passel.arena import Spec, Tensors, cells, fence
 from passel.nets.flat import Flat
 from passel.sync.base import Kit, Semaphore, Sync
 from passel.sync.peers import Decentralised
@@ -18,6 +18,8 @@ from passel.sync.shared import SharedSync
 
 #: Updates of mine for which the token may lie where it is. A group that has not come for it by then is passed over.
 PATIENCE = 16
+#: Times that a reader copies anew because the token was being exchanged meanwhile.
+LOOKS = 10
 
 
 class Token:
@@ -28,13 +30,17 @@ class Token:
     c is what the group has learnt since the token was last there, when it left with s_g; the rest is what all others
     have. So every group's change reaches every other once, whole, within one round. Where it lies is a cell of the
     arena; who handles it holds the one permit, and who cannot have that at once lets it be.
+
+    The new t is written to `spare` first, and `pending` names the group from then on until all three are equal to it:
+    an exchange whose worker died is completed from there (see `complete`).
     """
 
     def __init__(self, tensors: Tensors, permit: Semaphore, group: int) -> None:
         self._permit, self._group = permit, group
-        self._sum = tensors["token"]
+        self._sum, self._spare = tensors["token"], tensors["spare"]
         self._left = [tensors[name] for name in _names(tensors)]
         self._at, self._moves = cells(tensors["at"].numpy()), cells(tensors["moves"].numpy())
+        self._pending = cells(tensors["pending"].numpy())
         self._read = torch.empty_like(self._sum)
 
     @property
@@ -47,17 +53,42 @@ class Token:
             return
         if self._at[0] == self._group or late:
             self._exchange(vector, self._left[self._group])
-            self._at[0] = (self._group + 1) % len(self._left)
-            self._moves[0] += 1
         self._permit.release()
 
     def _exchange(self, vector: Tensor, left: Tensor) -> None:
         # What others of the group write after this copy is found at the next visit, and so is what rounding leaves: the
         # group has left with what the token has, not with what its vector is.
-        read = self._read.copy_(vector)
-        self._sum.add_(torch.sub(read, left, out=left))
-        vector.add_(torch.sub(self._sum, read, out=read))
-        left.copy_(self._sum)
+        read, spare = self._read.copy_(vector), self._spare
+        torch.sub(read, left, out=spare).add_(self._sum)
+        self._pending[0] = self._group + 1
+        fence()
+        vector.add_(torch.sub(spare, read, out=read))
+        left.copy_(spare)
+        self._sum.copy_(spare)
+        self._at[0] = (self._group + 1) % len(self._left)
+        self._moves[0] += 1
+        fence()
+        self._pending[0] = 0
+
+
+def complete(tensors: Tensors) -> None:
+    """Finish the exchange within which a worker died, if one did; all workers have ended. What the others of its group
+    wrote during the exchange is lost with it.
+    """
+    pending = int(tensors["pending"])
+    if pending:
+        for name in ("token", f"peer/{pending - 1}/left", f"peer/{pending - 1}/values"):
+            tensors[name].copy_(tensors["spare"])
+        tensors["at"].fill_(pending % len(_names(tensors)))
+        tensors["moves"].add_(1)
+        tensors["pending"].zero_()
+
+
+def _last_exchange(tensors: Tensors) -> int | None:
+    """The number of the last exchange, None in the middle of one."""
+    if "pending" not in tensors:
+        return 0
+    return None if int(tensors["pending"]) else int(tensors["moves"])
 
 
 def _names(tensors: Tensors) -> list[str]:
@@ -118,6 +149,8 @@ class TokenRing(Decentralised):
             "at": Spec((1,), torch.int64),
             "moves": Spec((1,), torch.int64),
             "seen": Spec((self.workers, 2), torch.int64),
+            "spare": Spec((self.size,), keep=False),
+            "pending": Spec((1,), torch.int64, keep=False),
         }
         return {**super().specs(), **(token if self.peers > 1 else {})}
 
@@ -126,9 +159,28 @@ class TokenRing(Decentralised):
 
     def start(self, tensors: Tensors) -> None:
         super().start(tensors)
+        if self.peers > 1:
+            complete(tensors)
         if self.peers > 1 and not tensors["pushes"].any():
             for name in ("token", *_names(tensors)):
                 tensors[name].copy_(tensors["vector"])
+
+    def look(self, tensors: Tensors, out: Tensor) -> None:
+        """As of every scheme without a centre, and not from the middle of an exchange: that would be a change counted
+        twice. One that takes long is not waited for.
+        """
+        for _ in range(LOOKS if self.peers > 1 else 1):
+            before = _last_exchange(tensors)
+            fence()
+            super().look(tensors, out)
+            fence()
+            if before is not None and before == _last_exchange(tensors):
+                return
+
+    def settle(self, tensors: Tensors) -> None:
+        if self.peers > 1:
+            complete(tensors)
+        super().settle(tensors)
 
     def gather(self, tensors: Tensors, out: Tensor) -> None:
         """Every change, whether the token has it or not yet."""

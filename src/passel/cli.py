@@ -30,6 +30,9 @@ EXIT_FAILED, EXIT_USER, EXIT_INTERRUPTED = 1, 2, 130
 #: With one of these among the arguments there will be no processes to start.
 NO_WORKERS = {"-h", "--help", "inline", "--place=inline"}
 
+#: These make environments, and with them processes that must not outlive the command.
+PLAYING = {"train", "resume", "eval", "video", "levels", "transfer"}
+
 EXAMPLES = """examples:
   passel train                                        DQN, Hogwild!, every core, LunarLander-v3
   passel train --env CartPole-v1 --sync server --shards 2 --workers 4
@@ -46,6 +49,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; the exit code. 0: done, 1: a worker died, 2: a mistake of the user's, 130: Ctrl-C."""
     began = time.perf_counter()
     arguments = list(sys.argv[1:] if argv is None else argv)
+    if not PLAYING & set(arguments[:1]):
+        return _main(arguments, began)
+    from passel.place.forkserver import command
+
+    with command():
+        return _main(arguments, began)
+
+
+def _main(arguments: list[str], began: float) -> int:
     try:
         if arguments[:1] == ["serve-env"]:
             _serve_env(arguments[1:])
@@ -101,7 +113,11 @@ def _dispatch(arguments: list[str], began: float) -> int:
         return EXIT_USER
     except Exception as error:
         from passel.place.base import WorkerDiedError
+        from passel.place.limits import explanation
 
+        if isinstance(error, OSError) and (words := explanation(error)):
+            _complain(words)
+            return EXIT_USER
         if not isinstance(error, WorkerDiedError):
             raise
         _complain(str(error))

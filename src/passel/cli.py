@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import difflib
+import functools
 import signal
 import sys
 import time
@@ -16,11 +17,13 @@ import tomllib
 import types
 import typing
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 from passel.interrupts import Interrupts
+from passel.place.lifeline import command
 
 if TYPE_CHECKING:
     from passel.api import Run
@@ -45,19 +48,23 @@ EXAMPLES = """examples:
 """
 
 
+def _leaving_no_process(main: Callable[..., int]) -> Callable[..., int]:
+    """The processes that a command has started, and those of its environments, have ended when it returns."""
+
+    @functools.wraps(main)
+    def whole(argv: Sequence[str] | None = None) -> int:
+        arguments = list(sys.argv[1:] if argv is None else argv)
+        with command() if PLAYING & set(arguments[:1]) else nullcontext():
+            return main(arguments)
+
+    return whole
+
+
+@_leaving_no_process
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; the exit code. 0: done, 1: a worker died, 2: a mistake of the user's, 130: Ctrl-C."""
     began = time.perf_counter()
     arguments = list(sys.argv[1:] if argv is None else argv)
-    if not PLAYING & set(arguments[:1]):
-        return _main(arguments, began)
-    from passel.place.forkserver import command
-
-    with command():
-        return _main(arguments, began)
-
-
-def _main(arguments: list[str], began: float) -> int:
     try:
         if arguments[:1] == ["serve-env"]:
             _serve_env(arguments[1:])

@@ -228,6 +228,18 @@ def test_a_worker_that_dies_after_the_last_pause_is_told_of() -> None:
         assert [str(death) for death in placement.deaths()] == ["worker 1 died: killed by signal 9 (SIGKILL)"]
 
 
+def test_a_look_at_workers_at_rest_finds_the_dead() -> None:
+    with running(sync="hogwild") as placement:
+        placement.pause()
+        placement.check()
+        os.kill(pid_of(placement, "worker 0"), signal.SIGKILL)
+        assert connection.wait([placement._children[0].handle], 10)
+        with pytest.raises(WorkerDiedError, match=r"^worker 0 died: killed by signal 9"):
+            placement.check()
+        placement.stop()
+        assert placement.deaths() == [], "each is told once"
+
+
 def test_nobody_is_waited_for_who_waits_for_a_dead_shard(monkeypatch: pytest.MonkeyPatch) -> None:
     waits: list[float] = []
     with running(sync="server", shards=2) as placement:

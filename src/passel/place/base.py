@@ -62,6 +62,10 @@ class Placement(ABC):
     def stop(self) -> None:
         """End every worker; leave no process and no shared memory behind. Never raises."""
 
+    def check(self) -> None:
+        """Raise as `advance` does if a worker is gone, at once: also while nothing is asked of the workers."""
+        return
+
     def notices(self) -> list[str]:
         """What the user should know about the workers, each sentence once: who is silent, what has ended."""
         return []

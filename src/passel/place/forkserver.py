@@ -20,7 +20,7 @@ from multiprocessing import forkserver, resource_tracker, synchronize, util
 from multiprocessing.context import ForkServerContext
 from typing import Any
 
-from passel.place.lifeline import FROM_MAIN_THREAD, kill_carriers, marked, requests_held_back
+from passel.place.lifeline import FROM_MAIN_THREAD, marked, requests_held_back
 
 PRELOAD = ["passel.place.forkserver_preload", "torch", "passel.place.processes"]
 
@@ -85,27 +85,7 @@ def end() -> None:
             forkserver._forkserver._stop()  # type: ignore[attr-defined]
 
 
-@contextmanager
-def command() -> Iterator[None]:
-    """One command of the command line: what it starts has ended when this returns."""
-    started = process_id()
-    try:
-        with marked(whole=True) as mark:
-            yield
-    except BaseException:
-        _end_command(mark, started)
-        raise
-    _end_command(mark, started)
-    _end_tracker()
-
-
-def _end_command(mark: str, started: int | None) -> None:
-    if process_id() != started:
-        end()
-    kill_carriers(mark)
-
-
-def _end_tracker() -> None:
+def end_tracker() -> None:
     """End the resource tracker and wait for it, unless there is still something that it should remove."""
     tracker = resource_tracker._resource_tracker
     if tracker._pid is None or process_id() is not None:  # type: ignore[attr-defined]

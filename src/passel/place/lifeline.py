@@ -13,7 +13,6 @@ Light to import: the forkserver imports this before anything else.
 from __future__ import annotations
 
 import atexit
-import ctypes
 import fcntl
 import os
 import signal
@@ -24,6 +23,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from select import select
 from types import FrameType
+from typing import Any
 
 #: The environment variable that marks the processes of one run: the watcher's process id and a random number.
 MARK = "PASSEL_FAMILY"
@@ -84,6 +84,33 @@ def kill_carriers(mark: str) -> None:
             return
 
 
+@contextmanager
+def command() -> Iterator[None]:
+    """One command of the command line: the processes that it has started, and its environments', end before it does."""
+    running = _forkserver()
+    started = running.process_id() if running else None
+    failed = True
+    with marked(whole=True) as mark:
+        try:
+            yield
+            failed = False
+        finally:
+            with requests_held_back():
+                running = _forkserver()
+                if running and running.process_id() != started:
+                    running.end()
+                kill_carriers(mark)
+                if running and not failed:
+                    running.end_tracker()
+                while signal.SIGINT in signal.sigpending():  # the command ends already
+                    signal.sigwait({signal.SIGINT})
+
+
+def _forkserver() -> Any:
+    """The module, if it was needed: it takes time to import."""
+    return sys.modules.get("passel.place.forkserver")
+
+
 def end_with_watcher(sentinel: int) -> None:
     """Lead a process group, deaf to requests to stop, that is killed when the other end of this pipe is closed.
 
@@ -141,6 +168,8 @@ def guard_family() -> None:
 
     atexit.register(end)
     if os.environ.get(FROM_MAIN_THREAD):
+        import ctypes
+
         signal.signal(signal.SIGUSR1, end)
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGUSR1)
         if os.getppid() != int(watcher):

@@ -61,15 +61,11 @@ def explanation(error: OSError) -> str | None:
     return None
 
 
-def out_of_memory_kills() -> int:
+def out_of_memory_kills(root: Path = Path("/")) -> int:
     """How often the kernel has killed a process of our control group, or of the machine, for want of memory."""
-    counts = [_count(path) for path in _events(Path("/"))]
+    counts = [_count(path) for path in _events(root)]
     known = [count for count in counts if count is not None]
-    return max(known) if known else _count(Path("/proc/vmstat")) or 0
-
-
-def killed_for_memory(before: int) -> bool:
-    return out_of_memory_kills() > before
+    return max(known) if known else _count(root / "proc/vmstat") or 0
 
 
 def _events(root: Path) -> list[Path]:

@@ -36,7 +36,7 @@ from passel.place.board import Board, Command, State
 from passel.place.budget import at_most, tiny_is_zero
 from passel.place.forkserver import context, main_hidden, warm_up
 from passel.place.lifeline import end_with_watcher, kill_group
-from passel.place.limits import explained, killed_for_memory, out_of_memory_kills
+from passel.place.limits import explained, out_of_memory_kills
 from passel.place.plan import Plan
 from passel.place.shop import Links
 from passel.place.silence import Silence
@@ -155,6 +155,7 @@ class Processes(Placement):
         self._silence = Silence(self.board, plan.config.steps)
         self._notices: list[str] = []
         self._deaths: list[WorkerDiedError] = []
+        self._killed_before = 0
         self._error: WorkerDiedError | PasselError | None = None
         self._suspend_before: Any = None
 
@@ -224,6 +225,9 @@ class Processes(Placement):
         self._notices = list(dict.fromkeys(self._notices))
         return list(self._notices)
 
+    def check(self) -> None:
+        self.advance(0.0)
+
     def deaths(self) -> list[WorkerDiedError]:
         return list(self._deaths)
 
@@ -271,7 +275,7 @@ class Processes(Placement):
         if code is not None and code < 0:
             with suppress(ValueError):
                 name = signal.Signals(-code).name
-                memory = code == -signal.SIGKILL and killed_for_memory(self._killed_before)
+                memory = code == -signal.SIGKILL and out_of_memory_kills() > self._killed_before
                 return f"killed by signal {-code} ({name})" + (
                     ", probably because the machine or its control group ran out of memory. "
                     "Use a smaller --capacity, or fewer --workers or --envs."

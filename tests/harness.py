@@ -6,6 +6,7 @@ finds them because the tests put this folder on the command's path.
 
 from __future__ import annotations
 
+import ctypes
 import json
 import multiprocessing
 import os
@@ -73,7 +74,37 @@ class Segfault(Crash):
         os.kill(os.getpid(), signal.SIGSEGV)
 
 
+class HasChildren(Crash):
+    """Starts a process that it never ends. Its id is the name of a file in the folder `sleepers`."""
+
+    def __init__(self, folder: str = ".", at: int = 0) -> None:
+        super().__init__(at=at)
+        child = subprocess.Popen(["sleep", "600"])
+        (Path(folder) / "sleepers").mkdir(exist_ok=True)
+        (Path(folder) / "sleepers" / str(child.pid)).touch()
+        child.returncode = 0  # no warning that it still runs
+
+
+class HoldsTheLock(HasChildren):
+    """The same, and at its step 60 it sleeps in native code without releasing the interpreter's lock: no Python thread
+    runs meanwhile. A worker that does so leaves the file `holding-<pid>` behind as a sign.
+    """
+
+    def _go_wrong(self) -> None:
+        if multiprocessing.parent_process() is not None:
+            Path(f"holding-{os.getpid()}").touch()
+            ctypes.PyDLL(None).sleep(600)
+
+
+def sleepers(folder: Path) -> list[int]:
+    """The processes of such environments that are alive."""
+    pids = [int(path.name) for path in (folder / "sleepers").glob("*")]
+    return [pid for pid in pids if psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE]
+
+
 gym.register("Slow-v0", "harness:Slow")
+gym.register("HoldsTheLock-v0", "harness:HoldsTheLock", kwargs={"at": 60})
+gym.register("HasChildren-v0", "harness:HasChildren")
 gym.register("SlowStart-v0", "harness:SlowStart")
 gym.register("Raises-v0", "harness:Crash", kwargs={"how": "raise", "at": 60})
 gym.register("Exits-v0", "harness:Crash", kwargs={"how": "exit", "at": 60})
@@ -168,11 +199,11 @@ class Command:
     def kill_tree(self) -> None:
         os.killpg(self.pid, signal.SIGKILL)
 
-    def await_training(self, run: Path, seconds: float = 30.0) -> None:
+    def await_training(self, run: Path, seconds: float = 90.0) -> None:
         """Until updates are being made."""
         self.await_that(lambda: any(row["updates"] for row in rows(run / "metrics.jsonl")), "training", seconds)
 
-    def await_that(self, condition: Callable[[], bool], what: str, seconds: float = 30.0) -> None:
+    def await_that(self, condition: Callable[[], bool], what: str, seconds: float = 90.0) -> None:
         def over() -> bool:
             return condition() or not self.running
 

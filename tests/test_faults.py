@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
 import passel
@@ -24,6 +25,7 @@ from harness import (
     newest,
     rows,
     shared_memory,
+    sleepers,
     summary,
     until,
 )
@@ -128,6 +130,43 @@ def test_workers_end_when_their_parent_is_killed(tmp_path: Path) -> None:
         assert command.wait() == -signal.SIGKILL
         until(lambda: not command.session(), f"all {len(family)} processes to end", PROMPTLY)
         assert "Traceback" not in command.stderr
+
+
+class TestNoProcessIsLeft:
+    """Whatever an environment does: these start processes, and one keeps every Python thread from running."""
+
+    def check(self, command: Command, folder: Path) -> None:
+        until(lambda: not command.session() and not sleepers(folder), "the end of every process", PROMPTLY)
+
+    def test_when_the_watcher_is_killed(self, tmp_path: Path) -> None:
+        with Command(tmp_path, "train", *TINY, *FOREVER, "--env", "harness:HoldsTheLock-v0", "--out", "run") as command:
+            command.await_that(lambda: len(list(tmp_path.glob("holding-*"))) == 2, "both workers to hold the lock")
+            assert len(sleepers(tmp_path)) == 5, (
+                "two of each worker, and one by which the watcher knows the environment"
+            )
+            os.kill(command.pid, signal.SIGKILL)
+            assert command.wait() == -signal.SIGKILL
+            self.check(command, tmp_path)
+
+    def test_when_the_forkserver_is_killed_and_a_scheduler_stops_the_run(self, tmp_path: Path) -> None:
+        """The run goes on without the forkserver. A scheduler sends SIGTERM to every process that it finds."""
+        run = tmp_path / "run"
+        with Command(tmp_path, "train", *TINY, *FOREVER, "--env", "harness:HasChildren-v0", "--out", "run") as command:
+            command.await_training(run)
+            server = command.forkserver()
+            assert server is not None
+            workers = command.children()
+            server.kill()
+            seen = len(rows(run / "metrics.jsonl"))
+            command.await_that(lambda: len(rows(run / "metrics.jsonl")) > seen + 2, "training to go on")
+            assert all(worker.is_running() for worker in workers)
+            for process in [*workers, psutil.Process(command.pid)]:
+                process.terminate()
+            assert command.wait() == 130
+            assert command.session() == [], "nothing outlives the command, not even for a moment"
+            self.check(command, tmp_path)
+        assert summary(run)["status"] == "stopped"
+        assert kinds(run)[-2:] == ["checkpointed", "stopped"]
 
 
 class TestCtrlC:

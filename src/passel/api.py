@@ -22,6 +22,7 @@ from passel.envs.make import describe
 from passel.envs.spaces import discrete_sibling
 from passel.interrupts import Interrupts
 from passel.nets.torsos import FILTERS, is_image
+from passel.place import estimate
 from passel.place.base import Placement
 from passel.place.budget import threads_per_worker
 from passel.place.env_args import env_args
@@ -280,6 +281,7 @@ def make_plan(
     _check_actions(config.algo, numbers, spec)
     threads = threads_per_worker(config.workers, spec.net_shape, config.threads)
     plan = Plan(config, numbers, env, spec, threads, resumed, parts)
+    estimate.check(plan)
     reason = plan.diet.why_not()
     if reason:
         raise PasselError(reason)

@@ -160,7 +160,10 @@ class Arena(Tensors):
         return ranges
 
     def _map(self) -> None:
-        self._block = mmap.mmap(-1 if self._fd is None else self._fd, self.nbytes)
+        try:
+            self._block = mmap.mmap(-1 if self._fd is None else self._fd, self.nbytes)
+        except OSError as error:
+            raise _no_space(self.nbytes, error) from error
         tensors, offset = {}, 0
         for name, spec in self.specs.items():
             count = spec.nbytes // spec.dtype.itemsize
@@ -244,19 +247,38 @@ def _anonymous_file(nbytes: int, reserved: list[tuple[int, int]]) -> int:
     except OSError as error:
         os.close(fd)
         if error.errno in (errno.ENOSPC, errno.ENOMEM):
-            raise PasselError(
-                f"no space for {nbytes / 1e6:,.0f} MB of shared memory ({error.strerror}). "
-                "Use a smaller --capacity or fewer --workers, or free some memory."
-            ) from error
+            raise _no_space(nbytes, error) from error
         raise
     return fd
 
 
+def _no_space(nbytes: int, error: OSError) -> PasselError:
+    return PasselError(
+        f"no space for {nbytes / 1e6:,.0f} MB of shared memory ({error.strerror}). "
+        "Use a smaller --capacity or fewer --workers, or free some memory."
+    )
+
+
 def free_memory() -> int:
-    """Bytes that can still be taken: what the system has, cut by what the limits of our control groups leave."""
+    """Bytes that can still be taken: what the system has, cut by what the limits of this process and of its control
+    groups leave.
+    """
     import psutil
 
-    return min([int(psutil.virtual_memory().available), *_left_in_groups(Path("/"))])
+    return max(0, min([int(psutil.virtual_memory().available), *_left_in_groups(Path("/")), *_left_by_limits()]))
+
+
+def _left_by_limits() -> list[int]:
+    """What the limits of this process (`ulimit -v`, `ulimit -d`) leave of its address space and of its data."""
+    left: list[int] = []
+    with suppress(OSError, ValueError):
+        import resource
+
+        pages = Path("/proc/self/statm").read_text().split()
+        for limit, used in ((resource.RLIMIT_AS, int(pages[0])), (resource.RLIMIT_DATA, int(pages[5]))):
+            soft, _ = resource.getrlimit(limit)
+            left += [] if soft == resource.RLIM_INFINITY else [soft - used * mmap.PAGESIZE]
+    return left
 
 
 def _left_in_groups(root: Path) -> list[int]:

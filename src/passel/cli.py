@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import difflib
+import functools
 import math
 import signal
 import sys
@@ -17,12 +18,14 @@ import types
 import typing
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 from passel.interrupts import Interrupts
+from passel.place.lifeline import command
 from passel.reading import read_config
 
 if TYPE_CHECKING:
@@ -36,6 +39,9 @@ EXIT_FAILED, EXIT_USER, EXIT_INTERRUPTED = 1, 2, 130
 #: With one of these among the arguments there will be no processes to start.
 NO_WORKERS = {"-h", "--help", "inline", "--place=inline"}
 
+#: These make environments, and with them processes that must not outlive the command.
+PLAYING = {"train", "resume", "eval", "video", "levels", "transfer"}
+
 EXAMPLES = """examples:
   passel train                                        DQN, Hogwild!, every core, LunarLander-v3
   passel train --env CartPole-v1 --sync server --shards 2 --workers 4
@@ -48,6 +54,19 @@ EXAMPLES = """examples:
 """
 
 
+def _leaving_no_process(main: Callable[..., int]) -> Callable[..., int]:
+    """The processes that a command has started, and those of its environments, have ended when it returns."""
+
+    @functools.wraps(main)
+    def whole(argv: Sequence[str] | None = None) -> int:
+        arguments = list(sys.argv[1:] if argv is None else argv)
+        with command() if PLAYING & set(arguments[:1]) else nullcontext():
+            return main(arguments)
+
+    return whole
+
+
+@_leaving_no_process
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; the exit code. 0: done, 1: a worker died, 2: a mistake of the user's, 130: Ctrl-C."""
     began = time.perf_counter()
@@ -109,7 +128,11 @@ def _dispatch(arguments: list[str], began: float) -> int:
         return EXIT_USER
     except Exception as error:
         from passel.place.base import WorkerDiedError
+        from passel.place.limits import explanation
 
+        if isinstance(error, OSError) and (words := explanation(error)):
+            _complain(words)
+            return EXIT_USER
         if not isinstance(error, WorkerDiedError):
             raise
         _complain(str(error))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import ClassVar
 
 from passel.arena import Arena
 from passel.place.board import Board, Command
@@ -14,9 +15,17 @@ from passel.place.plan import Plan
 class WorkerDiedError(Exception):
     """A worker ended that should not have. The message names it, its signal and its traceback."""
 
+    verb: ClassVar[str] = "died"
+
     def __init__(self, name: str, cause: str, traceback: str = "") -> None:
-        super().__init__(f"{name} died: {cause}" + (f"\n{traceback}" if traceback else ""))
+        super().__init__(f"{name} {self.verb}: {cause}" + (f"\n{traceback}" if traceback else ""))
         self.name, self.cause, self.traceback = name, cause, traceback
+
+
+class WorkerHangsError(WorkerDiedError):
+    """A worker is there, and does not do what it was asked to."""
+
+    verb = "does not respond"
 
 
 class Placement(ABC):
@@ -44,12 +53,26 @@ class Placement(ABC):
         """Let the workers work for about this long. Raises WorkerDiedError if one of them is gone."""
 
     @abstractmethod
-    def pause(self) -> None:
-        """Return when every worker is at rest and all that it must not lose is in the arena."""
+    def pause(self, patience: float | None = None) -> None:
+        """Return when every worker is at rest and all that it must not lose is in the arena. Raises WorkerHangsError if
+        that takes longer than `patience` seconds, by default two minutes.
+        """
 
     @abstractmethod
     def stop(self) -> None:
         """End every worker; leave no process and no shared memory behind. Never raises."""
+
+    def check(self) -> None:
+        """Raise as `advance` does if a worker is gone, at once: also while nothing is asked of the workers."""
+        return
+
+    def notices(self) -> list[str]:
+        """What the user should know about the workers, each sentence once: who is silent, what has ended."""
+        return []
+
+    def deaths(self) -> list[WorkerDiedError]:
+        """Who has died, and no exception has told it: because nothing was asked of the workers any more."""
+        return []
 
     def resume(self) -> None:
         self.board.command = Command.RUN

@@ -46,6 +46,8 @@ class Board:
     def specs(workers: int, servers: int = 0) -> dict[str, Spec]:
         return {
             "servers": Spec((servers,), torch.int64, keep=False),
+            "served": Spec((servers,), torch.int64, keep=False),
+            "waits": Spec((workers,), torch.int64, keep=False),
             "command": Spec((1,), torch.int64, keep=False),
             "state": Spec((workers,), torch.int64, keep=False),
             "asked": Spec((1,), torch.int64, keep=False),
@@ -63,6 +65,10 @@ class Board:
         self._rested = cells(self.rested)
         self.woken = tensors["woken"].numpy()
         self.servers = tensors["servers"].numpy()
+        #: Signs of life: each server counts how often it has looked for work, each worker how often it has found itself
+        #: waiting for another.
+        self.served = tensors["served"].numpy()
+        self.waits = tensors["waits"].numpy()
         self.counters = tensors["counters"].numpy()
         self._episodes = tensors["episodes"].numpy()
         self._steps = cells(self.counters[:, STEPS])
@@ -108,7 +114,8 @@ class Board:
         fence()
         rested: Bools = self.rested == self.asked
         fence()
-        return rested & (self.woken == before)
+        rested &= self.woken == before
+        return rested
 
     @property
     def running(self) -> bool:

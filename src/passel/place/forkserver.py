@@ -6,16 +6,23 @@ hundredths of a second.
 
 from __future__ import annotations
 
+import atexit
+import gc
 import importlib.util
 import multiprocessing
+import os
 import signal
 import sys
+import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from multiprocessing import forkserver, resource_tracker, synchronize, util
 from multiprocessing.context import ForkServerContext
 from typing import Any
 
-PRELOAD = ["torch", "passel.place.processes"]
+from passel.place.lifeline import FROM_MAIN_THREAD, marked, requests_held_back
+
+PRELOAD = ["passel.place.forkserver_preload", "torch", "passel.place.processes"]
 
 
 def context() -> ForkServerContext:
@@ -24,27 +31,71 @@ def context() -> ForkServerContext:
 
 def warm_up(env: str = "") -> None:
     """Start the forkserver now, if it is not running yet; for some environments it has more to bring along."""
-    from multiprocessing import resource_tracker
-    from multiprocessing.forkserver import ensure_running
-
     fast = ["passel.envs.envpool_preload"] if importlib.util.find_spec("envpool") else []
     shared = ["passel.envs.procgen_preload"] if fast and env.startswith("levels:procgen:") else []
     context().set_forkserver_preload([*PRELOAD, *fast, *shared])
-    # A Ctrl-C in the first seconds reaches the forkserver in the middle of its imports, before it has learnt to ignore
-    # it; held back here, it is held back there too, and our own is delivered right after. The resource tracker comes
-    # first, because starting it lets SIGINT through again.
-    resource_tracker.ensure_running()
-    with main_hidden(), _interrupts_held_back():
-        ensure_running()
+    _own_it()
+    # A Ctrl-C in the first seconds reaches the forkserver in the middle of its imports; held back here, it is held back
+    # there too, and our own is delivered right after. The resource tracker comes first, because starting it lets SIGINT
+    # and SIGTERM through again.
+    with main_hidden():
+        with requests_held_back():
+            resource_tracker.ensure_running()
+        with requests_held_back(), marked(), _from_main_thread():
+            forkserver.ensure_running()
+
+
+class _Started:
+    """Which process has started the forkserver that this module knows."""
+
+    by = 0
+
+
+def _own_it() -> None:
+    """The forkserver ends with this process; what a fork of this process has inherited is not its own."""
+    if _Started.by != os.getpid():
+        if _Started.by:
+            vars(forkserver._forkserver).update(vars(forkserver.ForkServer()))
+        _Started.by = os.getpid()
+        atexit.register(end)
 
 
 @contextmanager
-def _interrupts_held_back() -> Iterator[None]:
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+def _from_main_thread() -> Iterator[None]:
+    if threading.current_thread() is threading.main_thread():
+        os.environ[FROM_MAIN_THREAD] = "1"
     try:
         yield
     finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        os.environ.pop(FROM_MAIN_THREAD, None)
+
+
+def process_id() -> int | None:
+    """The forkserver's, if this process has started one."""
+    pid: int | None = forkserver._forkserver._forkserver_pid  # type: ignore[attr-defined]
+    return pid
+
+
+def end() -> None:
+    """End the forkserver, whatever it does, and wait for it. The next `warm_up` starts another."""
+    pid = process_id()
+    if pid is not None and _Started.by == os.getpid():
+        with requests_held_back(), suppress(OSError):
+            os.kill(pid, signal.SIGKILL)
+            forkserver._forkserver._stop()  # type: ignore[attr-defined]
+
+
+def end_tracker() -> None:
+    """End the resource tracker and wait for it, unless there is still something that it should remove."""
+    tracker = resource_tracker._resource_tracker
+    if tracker._pid is None or process_id() is not None:  # type: ignore[attr-defined]
+        return
+    gc.collect()
+    registry: dict[Any, Any] = util._finalizer_registry  # type: ignore[attr-defined]
+    cleanup = synchronize.SemLock._cleanup  # type: ignore[attr-defined]
+    if not any(getattr(entry, "_callback", None) is cleanup for entry in list(registry.values())):
+        with requests_held_back(), suppress(OSError):
+            tracker._stop()  # type: ignore[attr-defined]
 
 
 @contextmanager

@@ -102,7 +102,7 @@ class Inline(Placement):
         steps, apart = self.board.column("steps"), self.plan.cast.apart
         return sorted(self._workers, key=lambda worker: (steps[worker.rank], worker.rank)) if apart else self._workers
 
-    def pause(self) -> None:
+    def pause(self, patience: float | None = None) -> None:
         self.board.command = Command.WAIT
         while awake := [worker for worker in self._workers if not worker.resting]:
             for worker in awake:

@@ -17,7 +17,7 @@ from passel.learner import explain
 from passel.nets.flat import Flat
 from passel.nets.network import AutogradLoss
 from passel.nets.perceptron import RecordedLoss
-from passel.sync.base import Costs, Kit, NonFiniteError, Semaphore, Server, Sync
+from passel.sync.base import Costs, Kit, NonFiniteError, Semaphore, Server, Sync, await_bell
 from passel.types import Minibatch, PasselError
 
 PATIENCE = 120.0
@@ -117,8 +117,8 @@ class OtherHalf:
         start = time.perf_counter()
         for half in self._links.resident:
             half.fetch()
-        if self._asked and not self._links.resident and not self._links.learnt.acquire(True, PATIENCE):
-            raise TimeoutError(f"waited {PATIENCE:.0f} s for the critic")
+        if self._asked and not self._links.resident:
+            await_bell(self._links.learnt, "the critic", PATIENCE)
         self._asked = False
         waited = time.perf_counter()
         self._flat.values.copy_(self._values)

@@ -327,6 +327,11 @@ class LocalSteps(Sync):
             self._count += 1
 
 
+#: What a learner that waits for another calls every now and then: a sign that it does not hang itself.
+on_wait: list[Callable[[], None]] = [lambda: None]
+LONG = 0.5  # seconds of waiting after which that is worth a sign
+
+
 def patiently(ready: Callable[[], bool], what: str, patience: float = 120.0) -> float:
     """Wait until `ready()`: spin a little, then yield, then sleep. Returns the seconds waited.
 
@@ -340,5 +345,16 @@ def patiently(ready: Callable[[], bool], what: str, patience: float = 120.0) -> 
         waited = time.perf_counter() - start
         if waited > patience:
             raise TimeoutError(f"waited {patience:.0f} s for {what}")
+        if waited > LONG:
+            on_wait[-1]()
         time.sleep(0 if waited < 300e-6 else 50e-6 if waited < 20e-3 else 1e-3)
     return time.perf_counter() - start
+
+
+def await_bell(bell: Semaphore, what: str, patience: float) -> None:
+    """Wait until a bell rings."""
+    deadline = time.monotonic() + patience
+    while not bell.acquire(True, LONG):
+        on_wait[-1]()
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"waited {patience:.0f} s for {what}")

@@ -13,7 +13,7 @@ import torch
 
 from passel.arena import Spec, Tensors, fence
 from passel.nets.flat import Flat
-from passel.sync.base import Kit, Scheme, Semaphore, Server, Sync, patiently
+from passel.sync.base import Kit, Scheme, Semaphore, Server, Sync, await_bell, patiently
 from passel.sync.optimiser import make_optimiser
 
 PATIENCE = 120.0
@@ -116,8 +116,7 @@ class ServerSync(Sync):
 
     def _await_my_gradient(self) -> None:
         for _ in self._spans:
-            if not self._links.worker_bells[self._rank].acquire(True, PATIENCE):
-                raise TimeoutError(f"waited {PATIENCE:.0f} s for the parameter server")
+            await_bell(self._links.worker_bells[self._rank], "the parameter server", PATIENCE)
 
     def _fetch(self, index: int, span: slice) -> None:
         while True:

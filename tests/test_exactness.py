@@ -14,10 +14,12 @@ import torch
 
 import passel
 from harness import newest
-from passel import supervisor
+from passel import api, supervisor
 from passel.algos.ppo import PPO
 from passel.api import make_plan
 from passel.clock import STAGES
+from passel.place import budget
+from passel.place.base import Placement
 from passel.place.board import COLUMNS
 from passel.place.exactness import exactness
 from passel.recipes.resolve import resolve_config
@@ -57,7 +59,8 @@ def extended(tmp_path: Path, first: int, total: int, **settings: Any) -> tuple[d
     return content(whole), content(part)
 
 
-# A round of two workers with 16 environments each is 32 steps: 1,200 steps end in the middle of one.
+# A round of two workers with 16 environments each is 32 steps: 1,216 steps end with the second worker's experience, and
+# before its update.
 @pytest.mark.parametrize(
     "settings",
     [
@@ -84,7 +87,7 @@ def test_a_run_with_more_steps_afterwards_equals_one_that_had_them_at_first(
     settings: dict[str, Any], tmp_path: Path
 ) -> None:
     few = {"warmup": 500} if "algo" not in settings else {}
-    whole, part = extended(tmp_path, 1_200, 2_000, **few, **settings)
+    whole, part = extended(tmp_path, 1_216, 2_000, **few, **settings)
     assert whole.keys() == part.keys()
     assert [name for name in whole if whole[name] != part[name]] == []
 
@@ -231,6 +234,27 @@ class TestExact:
         config, numbers = resolve_config({"env": "ALE/Pong-v5", "exact": True})
         with pytest.raises(PasselError, match=r"--exact cannot be kept in ALE/Pong-v5\. ale-py's vector environment"):
             make_plan(config, numbers, config.env)
+
+
+def test_more_workers_than_cores_are_named_before_they_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Unstarted(Placement):
+        def start(self) -> None:
+            raise PasselError("this test starts nothing")
+
+        def advance(self, seconds: float) -> None: ...
+        def pause(self) -> None: ...
+        def stop(self) -> None: ...
+
+    monkeypatch.setattr(budget, "usable_cores", lambda: 2)
+    monkeypatch.setitem(api.PLACEMENTS, "processes", Unstarted)
+    for workers in (64, 2):
+        view = Listening()
+        with pytest.raises(PasselError, match="starts nothing"):
+            passel.train(
+                "CartPole-v1", workers=workers, steps=100, hidden=[8], out=str(tmp_path / "run"), view=view, quiet=True
+            )
+        warned = any("64 workers on 2 cores" in text for text in view.said)
+        assert warned == (workers == 64)
 
 
 def test_what_is_drawn_again_is_what_was_drawn() -> None:

@@ -256,12 +256,12 @@ def _run(
     if plan.spec.protocol is not None:
         facts["protocol"] = str(plan.spec.protocol["name"])
     found = exactness(config, plan.spec)
+    view.start(plan.spec.id, {**facts, "exactness": found.level.partition(",")[0]})
     view.message(f"Exactness: {found}. {found.cure}".rstrip())
     crowded = oversubscribed(config.workers, plan.threads) if config.place == "processes" else ""
     if crowded:
         view.message(crowded)
         folder.event("notice", text=crowded)
-    view.start(plan.spec.id, {**facts, "exactness": found.level.partition(",")[0]})
     try:
         try:
             placement.start()

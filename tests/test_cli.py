@@ -282,7 +282,7 @@ class TestTrain:
         """A line of facts, a line a report in ASCII, and the closing page: no control characters."""
         path, out = trained
         lines = out.splitlines()
-        assert lines[0] == "CartPole-v1: dqn, hogwild, inline, workers 2"
+        assert lines[0] == "CartPole-v1: dqn, hogwild, inline, workers 2, exact"
         reports = [line for line in lines if " steps/s | " in line]
         assert 1 <= len(reports) <= 5
         assert all(line.isascii() for line in reports)

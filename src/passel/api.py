@@ -24,7 +24,8 @@ from passel.interrupts import Interrupts
 from passel.nets.torsos import FILTERS, is_image
 from passel.place import estimate
 from passel.place.base import Placement
-from passel.place.budget import threads_per_worker
+from passel.place.board import Board
+from passel.place.budget import oversubscribed, threads_per_worker
 from passel.place.env_args import env_args
 from passel.place.exactness import check_exact, exactness
 from passel.place.inline import Inline
@@ -54,6 +55,8 @@ class Run:
     summary: Summary
     shares: Mapping[str, float]
     threshold: float | None
+    #: The shares of each role alone: workers that only act and workers that only learn spend their time differently.
+    roles: Mapping[str, Mapping[str, float]] = dataclasses.field(default_factory=dict)
 
     @property
     def policy(self) -> Policy:
@@ -343,8 +346,12 @@ def _run(
     if plan.spec.protocol is not None:
         facts["protocol"] = str(plan.spec.protocol["name"])
     found = exactness(config, plan.spec)
-    view.message(f"Exactness: {found}. {found.cure}".rstrip())
     view.start(plan.spec.id, {**facts, "exactness": found.level.partition(",")[0]})
+    view.message(f"Exactness: {found}. {found.cure}".rstrip())
+    crowded = oversubscribed(config.workers, plan.threads) if config.place == "processes" else ""
+    if crowded:
+        view.message(crowded)
+        folder.event("notice", text=crowded)
     try:
         try:
             placement.start()
@@ -358,7 +365,15 @@ def _run(
         summary = supervisor.run()
     finally:
         view.stop()
-    return Run(folder.path, summary, supervisor.shares(), supervisor.threshold)
+    return Run(folder.path, summary, supervisor.shares(), supervisor.threshold, _role_shares(plan, placement.board))
+
+
+def _role_shares(plan: Plan, board: Board) -> dict[str, dict[str, float]]:
+    """Where the time of the workers of each role went."""
+    roles = plan.cast.roles
+    seconds = {role: [board.seconds(rank) for rank, its in enumerate(roles) if its == role] for role in set(roles)}
+    sums = {role: {stage: sum(own[stage] for own in rows) for stage in rows[0]} for role, rows in seconds.items()}
+    return {role: {stage: s / max(sum(own.values()), 1e-9) for stage, s in own.items()} for role, own in sums.items()}
 
 
 def _make_arena(plan: Plan, view: View) -> Arena:

@@ -395,7 +395,11 @@ def _closing(run: Run) -> int:
 
     folder = RunFolder.open(run.path, lock=False)
     if not folder.read_config().get("quiet"):
-        render_result({**run.summary.to_json(), "shares": run.shares, "solved_at": run.threshold}, run.path, Console())
+        render_result(
+            {**run.summary.to_json(), "shares": run.shares, "roles": run.roles, "solved_at": run.threshold},
+            run.path,
+            Console(),
+        )
         levels = folder.read_levels()
         if levels:
             print_levels(levels, Console())

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from passel.place import budget
-from passel.place.budget import at_most, threads_per_worker, tiny_is_zero, usable_cores
+from passel.place.budget import at_most, oversubscribed, threads_per_worker, tiny_is_zero, usable_cores
 
 
 def test_tiny_numbers_are_zero_inside_and_themselves_again_outside() -> None:
@@ -47,3 +47,20 @@ def test_a_learner_of_images_has_what_the_actors_leave(
     assert each * (workers - learners) + found * learners <= max(cores, workers)
     assert budget.threads_of_learner(workers - learners, learners, 1, (8,)) == 1
     assert budget.threads_of_learner(workers - learners, learners, 3, (4, 84, 84), asked=3) == 3
+
+
+@pytest.mark.parametrize(
+    ("workers", "threads", "words"),
+    [
+        (2, 1, ""),
+        (1, 2, ""),
+        (64, 1, "64 workers on 2 cores: slower and with staler parameters. Use --workers 2."),
+        (2, 2, "2 workers with 2 threads each on 2 cores: slower and with staler parameters. Use --workers 1."),
+        (1, 8, "1 worker with 8 threads each on 2 cores: slower and with staler parameters. Use --threads 2."),
+    ],
+)
+def test_more_threads_than_cores_are_named(
+    workers: int, threads: int, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(budget, "usable_cores", lambda: 2)
+    assert oversubscribed(workers, threads) == words

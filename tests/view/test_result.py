@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from passel.view.result import FILES, advice, render_result
+from passel.view.result import FILES, Situation, advice, render_result
 
 SUMMARY: dict[str, Any] = {
     "env": "CartPole-v1",
@@ -54,7 +54,7 @@ def test_a_solved_run_says_when_how_well_how_fast_and_what_next(tmp_path: Path) 
         "env 55%  learn 30%  wait 5%  other 10%",
     ):
         assert wanted in text, wanted
-    assert advice(SUMMARY["shares"]) in " ".join(text.split())
+    assert advice(SUMMARY["shares"], Situation.of(SUMMARY, {})) in " ".join(text.split())
 
 
 def test_a_run_that_did_not_solve_it_never_claims_to(tmp_path: Path) -> None:
@@ -156,6 +156,65 @@ def test_advice_names_the_cause_before_its_consequence(shares: dict[str, float],
     assert words in sentence
     assert sentence.endswith(".")
     assert "\n" not in sentence
+
+
+SPREAD = {"env": 0.3, "learn": 0.36, "idle": 0.34}  # nothing stands out
+APART = {"learner": {"wait": 0.88, "learn": 0.12}, "actor": {"env": 0.6, "act": 0.4}}
+WAITING = {"wait": 0.4, "learn": 0.3, "env": 0.3}
+
+
+@pytest.mark.parametrize(
+    ("shares", "situation", "words", "never"),
+    [
+        (WAITING, {"sync": "solo", "roles": APART}, "Learners wait for experience 88%", "hogwild"),
+        (WAITING, {"roles": APART, "workers": 2, "cores": 8}, "add actors (--workers 8)", "hogwild"),
+        (
+            WAITING,
+            {"roles": APART, "workers": 2, "cores": 2},
+            "give each actor more environments (--envs)",
+            "--workers",
+        ),
+        (WAITING, {"roles": {"learner": {"learn": 0.9}, "actor": {"wait": 0.5}}}, "Actors wait for the learner", "add"),
+        (
+            WAITING,
+            {"roles": {"learner": {"learn": 0.9}, "actor": {"env": 0.9}}},
+            "actors keep up: use a smaller",
+            "add",
+        ),
+        (WAITING, {"sync": "allreduce"}, "--sync hogwild", "--workers"),
+        (WAITING, {"sync": "hogwild"}, "No stage stands out", "--sync hogwild"),
+        ({"env": 0.8}, {"backend": "gymnasium"}, "or use EnvPool", "--workers"),
+        ({"env": 0.8}, {"backend": "envpool"}, "more environments", "EnvPool"),
+        ({"env": 0.8}, {"backend": "remote"}, "more environments", "EnvPool"),
+        ({"learn": 0.8}, {"workers": 2, "cores": 2}, "use a smaller batch", "workers"),
+        ({"learn": 0.8}, {"workers": 2, "cores": 8}, "use --workers 8, or use a smaller batch", "EnvPool"),
+        ({"copy": 0.3, "learn": 0.5}, {"sync": "solo"}, "No stage stands out", "--sync-every"),
+        (SPREAD, {"workers": 2, "cores": 2}, "largest is learn, with 36%), and every core has a worker.", "add"),
+        (SPREAD, {"workers": 2, "cores": 4}, "use --workers 4.", "hogwild"),
+        (SPREAD, {"workers": 1, "cores": 4, "sync": "solo"}, "use --workers 4 and --sync hogwild", "EnvPool"),
+        (SPREAD, {"workers": 2, "cores": 4, "place": "inline"}, "--place processes", "--workers"),
+        (
+            WAITING,
+            {"workers": 64, "cores": 2, "sync": "locked"},
+            "64 workers share 2 cores: use --workers 2.",
+            "hogwild",
+        ),
+    ],
+)
+def test_advice_follows_from_role_back_end_scheme_and_cores(
+    shares: dict[str, float], situation: dict[str, Any], words: str, never: str
+) -> None:
+    sentence = advice(shares, Situation(**situation))
+    assert words in sentence
+    assert never not in sentence
+    assert sentence.endswith(".")
+
+
+def test_the_closing_screen_knows_its_situation(tmp_path: Path) -> None:
+    (tmp_path / "card.json").write_text(json.dumps({"usable_cores": 2, "env": {"backend": "envpool"}}))
+    summary = {**SUMMARY, "workers": 2, "sync": "solo", "shares": WAITING, "roles": APART}
+    assert "every core has a worker" in " ".join(rendered(summary, tmp_path, 200).split())
+    assert "EnvPool" not in rendered({**SUMMARY, "workers": 2}, tmp_path, 200)
 
 
 def test_advice_quotes_the_share_it_rests_on() -> None:

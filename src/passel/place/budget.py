@@ -11,7 +11,7 @@ from threadpoolctl import threadpool_limits
 from passel.nets.torsos import is_image
 from passel.run.card import usable_cores
 
-__all__ = ["at_most", "threads_of_learner", "threads_per_worker", "tiny_is_zero", "usable_cores"]
+__all__ = ["at_most", "oversubscribed", "threads_of_learner", "threads_per_worker", "tiny_is_zero", "usable_cores"]
 
 
 def threads_per_worker(workers: int, obs_shape: Sequence[int], asked: int = 0) -> int:
@@ -21,6 +21,18 @@ def threads_per_worker(workers: int, obs_shape: Sequence[int], asked: int = 0) -
     if asked:
         return asked
     return max(1, usable_cores() // workers) if is_image(obs_shape) else 1
+
+
+def oversubscribed(workers: int, threads: int) -> str:
+    """A sentence if the workers' threads are more than the cores that may be used; empty if not."""
+    cores = usable_cores()
+    if workers * threads <= cores:
+        return ""
+    each = f" with {threads} threads each" if threads > 1 else ""
+    fits = max(1, cores // threads)
+    cure = f"Use --workers {fits}." if fits < workers else f"Use --threads {cores}."
+    those = "1 worker" if workers == 1 else f"{workers} workers"
+    return f"{those}{each} on {cores} cores: slower and with staler parameters. {cure}"
 
 
 def threads_of_learner(actors: int, learners: int, each: int, obs_shape: Sequence[int], asked: int = 0) -> int:

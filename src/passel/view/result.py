@@ -7,6 +7,7 @@ import shlex
 import shutil
 import sys
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -39,60 +40,148 @@ FILES = {
     "levels.json": "the score of each level, trained on and held out",
     "summary.json": "this result, for programs",
 }
-#: Shares above which a stage is named as the bottleneck, in the order in which they are asked: a slow environment or
-#: learner makes others wait, so the cause is asked for before the waiting.
-RULES = (
-    (
-        "env",
-        0.50,
-        "Stepping the environment takes {share} of the time: give each worker more environments so that they are "
-        "stepped as a batch, or use EnvPool if it has this environment.",
-    ),
-    (
-        "learn",
-        0.70,
-        "Learning takes {share} of the time: add workers while there are free cores, or use a smaller batch or "
-        "network.",
-    ),
-    (
-        "act",
-        0.50,
-        "Choosing actions takes {share} of the time: give each worker more environments, so that one forward pass "
-        "serves them all.",
-    ),
-    (
-        "wait",
-        0.15,
-        "Workers wait for each other {share} of the time: try --sync hogwild, which never waits, or a larger "
-        "--sync-every.",
-    ),
-    (
-        "copy",
-        0.15,
-        "Copying parameters takes {share} of the time: a larger --sync-every copies them less often, at the price of "
-        "staler ones.",
-    ),
-    ("sample", 0.30, "Sampling from memory takes {share} of the time: use a smaller batch, or learn less often."),
-)
 LABEL = 12  # columns
+#: Schemes under which no worker waits for another.
+NEVER_WAIT = ("solo", "hogwild", "gossip", "tokenring")
 
 
-def advice(shares: Mapping[str, float]) -> str:
-    """One sentence on what to change next, from where the time went; it claims no more than the shares show."""
+@dataclass(frozen=True)
+class Situation:
+    """What an advice depends on beside the shares of time. Zero and empty mean: not known."""
+
+    sync: str = ""
+    place: str = "processes"
+    backend: str = ""
+    workers: int = 0
+    cores: int = 0
+    roles: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, summary: Mapping[str, Any], card: Mapping[str, Any]) -> Situation:
+        """From a run's summary, with the shares of each role, and its card."""
+        return cls(
+            sync=str(summary.get("sync") or ""),
+            place=str(summary.get("place") or "processes"),
+            backend=str(card.get("env", {}).get("backend") or ""),
+            workers=int(summary.get("workers") or 0),
+            cores=int(card.get("usable_cores") or 0),
+            roles=summary.get("roles") or {},
+        )
+
+    @property
+    def free_cores(self) -> bool:
+        """Whether one more worker would have a core; also where neither number is known."""
+        return self.place == "processes" and (self.workers < self.cores or not (self.workers and self.cores))
+
+    @property
+    def add_workers(self) -> str:
+        return f"use --workers {self.cores}" if self.cores else "add workers while there are free cores"
+
+
+def advice(shares: Mapping[str, float], situation: Situation | None = None) -> str:
+    """One sentence on what to change next, from where the time went; it claims no more than is known."""
+    now = situation or Situation()
     if not shares:
         return "No share of time was measured, so there is nothing to advise."
-    for stage, limit, sentence in RULES:
-        share = shares.get(stage, 0.0)
-        if share > limit:
-            return sentence.format(share=format_share(share))
-    named = {stage: share for stage, share in shares.items() if stage != "other"}
+    if now.place == "processes" and now.cores and now.workers > now.cores:
+        return f"{now.workers} workers share {now.cores} cores: use --workers {now.cores}."
+    if "learner" in now.roles and "actor" in now.roles:
+        return _advice_apart(now.roles["learner"], now.roles["actor"], now)
+    # A slow environment or learner makes others wait, so the cause is asked for before the waiting.
+    for rule in (_slow_env, _slow_learner, _slow_acting, _waiting, _copying, _sampling):
+        sentence = rule(shares, now)
+        if sentence:
+            return sentence
+    return _nothing_stands_out(shares, now)
+
+
+def _slow_env(shares: Mapping[str, float], now: Situation, who: str = "each worker") -> str:
+    share = shares.get("env", 0.0)
+    if share <= 0.50:
+        return ""
+    fast = ", or use EnvPool if it has this environment" if now.backend in ("", "gymnasium") else ""
+    return (
+        f"Stepping the environment takes {format_share(share)} of the time: give {who} more environments (--envs), so "
+        f"that they are stepped as a batch{fast}."
+    )
+
+
+def _slow_learner(shares: Mapping[str, float], now: Situation) -> str:
+    share = shares.get("learn", 0.0)
+    if share <= 0.70:
+        return ""
+    more = f"{now.add_workers}, or " if now.free_cores and now.sync != "solo" else ""
+    return f"Learning takes {format_share(share)} of the time: {more}use a smaller batch or network."
+
+
+def _slow_acting(shares: Mapping[str, float], now: Situation) -> str:
+    share = shares.get("act", 0.0)
+    if share <= 0.50:
+        return ""
+    return (
+        f"Choosing actions takes {format_share(share)} of the time: give each worker more environments (--envs), so "
+        "that one forward pass serves them all."
+    )
+
+
+def _waiting(shares: Mapping[str, float], now: Situation) -> str:
+    share = shares.get("wait", 0.0)
+    if share <= 0.15 or now.sync in NEVER_WAIT or any(role in now.roles for role in ("player", "dreamer")):
+        return ""
+    return (
+        f"Workers wait for each other {format_share(share)} of the time: try --sync hogwild, which never waits, or a "
+        "larger --sync-every."
+    )
+
+
+def _copying(shares: Mapping[str, float], now: Situation) -> str:
+    share = shares.get("copy", 0.0)
+    if share <= 0.15 or now.sync == "solo":
+        return ""
+    return (
+        f"Copying parameters takes {format_share(share)} of the time: a larger --sync-every copies them less often, at "
+        "the price of staler ones."
+    )
+
+
+def _sampling(shares: Mapping[str, float], now: Situation) -> str:
+    share = shares.get("sample", 0.0)
+    if share <= 0.30:
+        return ""
+    return f"Sampling from memory takes {format_share(share)} of the time: use a smaller batch, or learn less often."
+
+
+def _advice_apart(learner: Mapping[str, float], actor: Mapping[str, float], now: Situation) -> str:
+    """Where some only act and others only learn: the one who waits names the other as the cause."""
+    starved, blocked = learner.get("wait", 0.0), actor.get("wait", 0.0)
+    if starved > 0.30 and starved >= blocked:
+        cure = f"add actors (--workers {now.cores})" if now.free_cores and now.cores else "add actors or environments"
+        if now.cores and not now.free_cores:
+            cure = "every core has a worker, so give each actor more environments (--envs)"
+        return f"Learners wait for experience {format_share(starved)} of their time: {cure}."
+    if blocked > 0.30:
+        return (
+            f"Actors wait for the learner {format_share(blocked)} of their time: use fewer actors, or a smaller batch "
+            "or network."
+        )
+    if learner.get("learn", 0.0) > 0.70:
+        share = format_share(learner["learn"])
+        return f"Learning takes {share} of the learners' time, and actors keep up: use a smaller batch or network."
+    return _slow_env(actor, now, "each actor") or "Actors and learners keep up with each other."
+
+
+def _nothing_stands_out(shares: Mapping[str, float], now: Situation) -> str:
+    """Resting is no stage of work, and what was not measured can be anything."""
+    named = {stage: share for stage, share in shares.items() if stage not in ("other", "idle")}
     if not named or shares.get("other", 0.0) > max(named.values()):
         return "Most of the time is outside the measured stages: a profiler will tell more than these shares can."
     largest = max(named, key=lambda stage: named[stage])
-    return (
-        f"No stage stands out (the largest is {largest}, with {format_share(named[largest])}): "
-        "add workers while there are free cores."
-    )
+    seen = f"No stage stands out (the largest is {largest}, with {format_share(named[largest])})"
+    if now.place == "inline":
+        return f"{seen}: --place processes runs the workers at the same time."
+    if not now.free_cores:
+        return f"{seen}, and every core has a worker."
+    return f"{seen}: {now.add_workers}{' and --sync hogwild' if now.sync == 'solo' else ''}."
 
 
 def render_result(summary: Mapping[str, Any], folder: Path, console: Console) -> None:
@@ -107,7 +196,7 @@ def render_result(summary: Mapping[str, Any], folder: Path, console: Console) ->
         _line(console, "warning", str(warning))
     if shares:
         _line(console, "time", "  ".join(f"{s} {format_share(shares[s])}" for s in stages_in([shares])))
-        _line(console, "advice", advice(shares))
+        _line(console, "advice", advice(shares, Situation.of(summary, _card(folder))))
     _files(console, folder)
     _commands(console, folder, summary)
 
@@ -196,12 +285,17 @@ def _commands(console: Console, folder: Path, summary: Mapping[str, Any]) -> Non
 
 def _ways_to_look(folder: Path, command: str) -> dict[str, str]:
     """A film; of a set of levels a table; and of an environment behind a server nothing, for it sends no pictures."""
-    card = json.loads((folder / "card.json").read_text()) if (folder / "card.json").exists() else {}
+    card = _card(folder)
     if "levels" in card:
         return {command.format("levels"): "every level, trained on or held out"}
     if card.get("env", {}).get("backend") == "remote":
         return {}
     return {command.format("video"): "film the best, median and worst episode"}
+
+
+def _card(folder: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((folder / "card.json").read_text()) if (folder / "card.json").exists() else {}
+    return found
 
 
 def _program() -> str:

@@ -15,7 +15,7 @@ import torch
 
 import passel
 from harness import assert_whole, kinds, newest, rows, summary
-from passel import supervisor
+from passel import examiner, supervisor
 from passel.api import make_plan
 from passel.arena import Arena
 from passel.evaluation import EvaluationStoppedError
@@ -36,6 +36,7 @@ FIELDS = [
     *("steps_per_second", "updates_per_second", "return_mean_100", "solved_at_seconds", "solved_at_steps"),
     *("solved_at_episodes", "eval", "peak_rss_mb", "workers_restarted", "checkpoint"),
     *("return_human_normalised", "eval_human_normalised"),
+    *("startup_seconds", "train_seconds", "evaluation_seconds", "checkpoint_seconds"),
 ]
 
 
@@ -46,6 +47,9 @@ class Puppets(Placement):
         super().__init__(*args)
         self.script: Iterator[Callable[[], None]] = iter(())
         self.told: list[str] = []
+        self.patience: float | None = None
+        self.while_pausing: Callable[[], None] = lambda: None
+        self.check: Callable[[], None] = lambda: None  # type: ignore[method-assign]
 
     def start(self) -> None:
         pass
@@ -53,9 +57,11 @@ class Puppets(Placement):
     def advance(self, seconds: float) -> None:
         next(self.script)()
 
-    def pause(self) -> None:
+    def pause(self, patience: float | None = None) -> None:
         self.told.append("pause")
+        self.patience = patience
         self.board.command = Command.WAIT
+        self.while_pausing()
 
     def resume(self) -> None:
         self.told.append("resume")
@@ -103,7 +109,7 @@ class Stage:
         self.scores: Iterator[float] = iter(())
         self.folder = RunFolder.create(self.path, {}, {})
         self.history = history or History()
-        monkeypatch.setattr(supervisor, "play", self._play)
+        monkeypatch.setattr(examiner, "play", self._play)
 
     def _play(self, policy: Any, env: Any, episodes: int, seed: int, **options: Any) -> list[Episode]:
         """Every episode of an evaluation scores the same: the next number that the test has laid out."""
@@ -160,9 +166,10 @@ class TestSolved:
         assert result.solved_at_seconds is not None
         assert 0 < result.solved_at_seconds <= result.seconds
         assert [kind for kind in kinds(run.path) if kind != "first step"] == [
-            "not confirmed",
-            "solved",
             "checkpointed",
+            "not confirmed",
+            "checkpointed",
+            "solved",
             "solved",
         ]
         assert newest(run.path).step == 13 * 80
@@ -217,7 +224,7 @@ class TestTheEnd:
         assert result.eval == passel.EvalResult(100, 2.5, 0.0, 2.5, 2.5)
         assert result.checkpoint == str(run.path / "checkpoints/800")
         assert result.peak_rss_mb > 10
-        assert result.steps_per_second == pytest.approx(result.steps / result.seconds)
+        assert result.steps_per_second == pytest.approx(result.steps / result.train_seconds)
         assert_same_summary(run.path, result)
 
     def test_a_request_to_stop(self, stage: Callable[..., Stage]) -> None:
@@ -240,7 +247,7 @@ class TestTheEnd:
             assert not progress(2)
             raise EvaluationStoppedError
 
-        monkeypatch.setattr(supervisor, "play", interrupted)
+        monkeypatch.setattr(examiner, "play", interrupted)
         result = run.run([run.work()])
         assert (result.status, result.eval) == ("stopped", None)
         assert newest(run.path).step == 80
@@ -283,9 +290,11 @@ class TestTheEnd:
         assert summary(run.path)["checkpoint"] is None
         assert summary(run.path)["return_mean_100"] is None
 
-    def test_a_disk_that_is_full(self, stage: Callable[..., Stage], monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_disk_that_stays_full_everywhere(
+        self, stage: Callable[..., Stage], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         """The sentence about the disk is what the user must read, and the summary still says that the run failed."""
-        run = stage(checkpoint_every=80)
+        run = stage(checkpoint_every=80, steps=240)
 
         def full(*args: Any, **options: Any) -> Path:
             raise PasselError("no space left on disk for the checkpoint")
@@ -294,6 +303,7 @@ class TestTheEnd:
         with pytest.raises(PasselError, match="no space left on disk"):
             run.run([run.work()] * 3)
         assert summary(run.path)["status"] == "failed"
+        assert summary(run.path)["steps"] == 240
         assert kinds(run.path)[-1] == "failed"
 
 

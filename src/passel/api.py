@@ -38,6 +38,7 @@ from passel.run.summary import Summary
 from passel.supervisor import History, Supervisor
 from passel.trained import Env, load, name_of, spec_of, weights_of
 from passel.types import EnvSpec, PasselError
+from passel.view.display import Display, guarded
 from passel.view.terminal import View, make_view
 
 PLACEMENTS: dict[str, type[Placement]] = {"inline": Inline, "processes": Processes}
@@ -75,13 +76,15 @@ def train(env: Env | None = None, *, view: View | None = None, began: float | No
     target: Env = config.env if env is None or isinstance(env, str) else env
     plan = make_plan(config, numbers, target)
     _check_solvable(said, plan)
-    view = view or make_view(quiet=config.quiet)
+    view = Display(make_view(quiet=config.quiet)) if view is None else guarded(view)
     path = Path(config.out or default_name(as_dict(config)))
     arena = _make_arena(plan, view)
     plan.prepare(arena)
     if config.start_from:
         _begin_from(config.start_from, plan, arena)
-    with RunFolder.create(path, as_dict(config, numbers), _card(plan, arena)) as folder, Interrupts() as interrupts:
+    card = _card(plan, arena)
+    # An interrupt that was noted while modules were imported is raised here, before there is a folder.
+    with Interrupts() as interrupts, RunFolder.create(path, as_dict(config, numbers), card) as folder:
         folder.event("started", workers=plan.workers)
         return _run(plan, arena, folder, view, History(), interrupts, began, discard=True)
 
@@ -132,8 +135,8 @@ def resume(
     `steps` is the new total. `env` is needed only if the run was started from a function.
     """
     began = time.perf_counter()
-    view = view or make_view(quiet=quiet)
-    with RunFolder.open(Path(path)) as folder, Interrupts() as interrupts:
+    view = Display(make_view(quiet=quiet)) if view is None else guarded(view)
+    with Interrupts() as interrupts, RunFolder.open(Path(path)) as folder:
         saved = checkpoint.latest(folder.path, view.message)
         if saved is None:
             raise PasselError(f"{path} has no checkpoint to resume from. Remove it, or train again with another --out.")
@@ -242,6 +245,7 @@ def _run(
     if plan.spec.protocol is not None:
         facts["protocol"] = str(plan.spec.protocol["name"])
     view.start(plan.spec.id, facts)
+    view.message(f"Starting {plan.workers} {'worker' if plan.workers == 1 else 'workers'} ...")
     try:
         try:
             placement.start()
@@ -258,7 +262,7 @@ def _run(
         summary = supervisor.run()
     finally:
         view.stop()
-    return Run(folder.path, summary, supervisor.shares(), supervisor.threshold)
+    return Run(supervisor.path, summary, supervisor.shares(), supervisor.threshold)
 
 
 def _make_arena(plan: Plan, view: View) -> Arena:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from passel.algos.base import Loss
 from passel.clock import Clock
 from passel.sync.base import Costs, NonFiniteError, Sync
-from passel.types import Floats, PasselError
+from passel.types import DivergedError, Floats
 
 
 class Partner(Protocol):
@@ -90,7 +90,7 @@ class Learner:
         try:
             self.loss = sum(sync.push(loss.losses[name]) for name, sync in self._syncs.items() if name in loss.losses)
         except NonFiniteError as error:
-            raise PasselError(explain(error, [flat.module for flat in self._algo.flats.values()], batch)) from error
+            raise DivergedError(explain(error, [flat.module for flat in self._algo.flats.values()], batch)) from error
         self._experience.feedback(batch, loss.td_abs)
         self._mark()
 

@@ -20,6 +20,10 @@ class PasselError(Exception):
     """A mistake with a cause and a cure: the command line prints it alone, without a traceback, and exits with 2."""
 
 
+class DivergedError(PasselError):
+    """Losses or parameters are no longer finite: what the arena holds is no better than the checkpoint before."""
+
+
 @dataclass(frozen=True)
 class EnvSpec:
     """What an environment is, as far as an agent must know before it starts."""
@@ -70,10 +74,11 @@ class EnvSpec:
 
 @dataclass(frozen=True)
 class Episode:
-    """One finished episode, by the environment's own score."""
+    """One finished episode, by the environment's own score. `cut`: it had not ended when an evaluation left it."""
 
     score: float
     length: int
+    cut: bool = False
 
 
 @dataclass(frozen=True)

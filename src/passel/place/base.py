@@ -44,8 +44,13 @@ class Placement(ABC):
         """Let the workers work for about this long. Raises WorkerDiedError if one of them is gone."""
 
     @abstractmethod
-    def pause(self) -> None:
-        """Return when every worker is at rest and all that it must not lose is in the arena."""
+    def pause(self, patience: float | None = None) -> None:
+        """Return when every worker is at rest and all that it must not lose is in the arena. Raises WorkerDiedError if
+        one of them does not come to rest within `patience` seconds; None: within the placement's own.
+        """
+
+    def check(self) -> None:  # noqa: B027 - where workers cannot die alone there is nothing to look for
+        """Raise WorkerDiedError if a worker is gone, without letting any of them work."""
 
     @abstractmethod
     def stop(self) -> None:

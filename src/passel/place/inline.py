@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from typing import Any
 
 from passel.arena import Arena
-from passel.place.base import Placement
+from passel.place.base import Placement, WorkerDiedError
 from passel.place.board import Command, State
 from passel.place.budget import at_most, tiny_is_zero
 from passel.place.plan import Plan
 from passel.place.worker import Worker
 from passel.sync.base import Semaphore
+from passel.types import PasselError
 
 
 class Bell:
@@ -75,10 +77,20 @@ class Inline(Placement):
             while worker.ahead:
                 for other in self._workers:
                     if other.behind:
-                        other.turn()
+                        self._turn(other)
             if len(self._workers) > 1:
                 worker.idle()  # the others had their turns
+            self._turn(worker)
+
+    def _turn(self, worker: Worker) -> None:
+        """A worker's turn. What it raises is told as of a worker that is a process: by its name, with its traceback."""
+        try:
             worker.turn()
+        except PasselError:
+            raise
+        except Exception as error:
+            cause, trace = f"{type(error).__name__}: {error}", traceback.format_exc()
+            raise WorkerDiedError(self.plan.cast.name(worker.rank), cause, trace) from error
 
     def _in_order(self) -> list[Worker]:
         """By rank, but those who only act by how little they have: where there is room for one, it is not always the
@@ -87,11 +99,11 @@ class Inline(Placement):
         steps, apart = self.board.column("steps"), self.plan.cast.apart
         return sorted(self._workers, key=lambda worker: (steps[worker.rank], worker.rank)) if apart else self._workers
 
-    def pause(self) -> None:
+    def pause(self, patience: float | None = None) -> None:
         self.board.command = Command.WAIT
         while awake := [worker for worker in self._workers if not worker.resting]:
             for worker in awake:
-                worker.turn()
+                self._turn(worker)
         for worker in self._workers:
             worker.park()
         self.plan.settle(self.arena)

@@ -35,7 +35,7 @@ from passel.place.forkserver import context, main_hidden, warm_up
 from passel.place.plan import Plan
 from passel.place.shop import Links
 from passel.sync.base import Semaphore
-from passel.types import Bools, PasselError
+from passel.types import Bools, DivergedError, PasselError
 
 START_PATIENCE = 120.0  # seconds; building environments may be slow
 PAUSE_PATIENCE = 120.0  # seconds; one step of a slow environment
@@ -101,6 +101,9 @@ class Processes(Placement):
         if gone:
             self._raise_for_the_dead()
 
+    def check(self) -> None:
+        self.advance(0.0)
+
     def _raise_for_the_dead(self) -> None:
         """Say what the first of the dead died of; one that said so itself comes first."""
         dead = [child for child in self._children if not child.process.is_alive()]
@@ -108,15 +111,16 @@ class Processes(Placement):
             child.process.join(STOP_PATIENCE)
         told = [(child, words) for child in dead if (words := _last_words(child.errors))]
         for child, (kind, message, trace) in told:
-            if kind == "user":
-                raise PasselError(message)
+            if kind in ("user", "diverged"):
+                raise DivergedError(message) if kind == "diverged" else PasselError(message)
             raise WorkerDiedError(child.name, message, trace)
         for child in dead:
             raise WorkerDiedError(child.name, _describe_exit(child.process.exitcode))
 
-    def pause(self) -> None:
+    def pause(self, patience: float | None = None) -> None:
         self.board.ask_for_rest()
-        self._wait_until(lambda: self.board.rested == self.board.asked, PAUSE_PATIENCE, "come to rest")
+        patience = PAUSE_PATIENCE if patience is None else patience
+        self._wait_until(lambda: self.board.rested == self.board.asked, patience, "come to rest")
         self.plan.settle(self.arena)
 
     def _wait_until(self, done: Callable[[], Bools], patience: float, what: str) -> None:
@@ -176,6 +180,7 @@ def _main(target: Callable[..., None], errors: Connection, wrapped: CloudpickleW
     Runs in: the child.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the watcher's to handle
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # and so is the end of the terminal
     faulthandler.enable()
     _end_with_parent()
     plan = cast(Plan, wrapped.fn)
@@ -183,7 +188,7 @@ def _main(target: Callable[..., None], errors: Connection, wrapped: CloudpickleW
         with at_most(plan.threads), tiny_is_zero():
             target(plan, *args)
     except PasselError as error:
-        errors.send(("user", str(error), ""))
+        errors.send(("diverged" if isinstance(error, DivergedError) else "user", str(error), ""))
         sys.exit(2)
     except BaseException as error:
         errors.send(("crash", f"{type(error).__name__}: {error}", traceback.format_exc()))

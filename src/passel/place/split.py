@@ -18,7 +18,7 @@ from passel.nets.flat import Flat
 from passel.nets.network import AutogradLoss
 from passel.nets.perceptron import RecordedLoss
 from passel.sync.base import Costs, Kit, NonFiniteError, Semaphore, Server, Sync
-from passel.types import Minibatch, PasselError
+from passel.types import DivergedError, Minibatch
 
 PATIENCE = 120.0
 
@@ -81,7 +81,7 @@ class CriticHalf(Server):
         try:
             self._sync.push(self._critic.value_loss(batch))
         except NonFiniteError as error:
-            raise PasselError(explain(error, [self._sync.flat.module], batch)) from error
+            raise DivergedError(explain(error, [self._sync.flat.module], batch)) from error
 
     def fetch(self) -> None:
         """Bring the critic up to date, and lay it where the worker finds it."""

@@ -21,6 +21,8 @@ class EvalResult:
     std: float
     min: float
     max: float
+    #: Episodes that had not ended when they were left, and count with their score so far.
+    cut: int = 0
 
 
 @dataclass(frozen=True)
@@ -52,6 +54,11 @@ class Summary:
     #: Both scores where random play is 0 and a human is 1, if theirs are known.
     return_human_normalised: float | None = None
     eval_human_normalised: float | None = None
+    #: What `seconds` is made of. Speeds are those of training alone.
+    startup_seconds: float = 0.0
+    train_seconds: float = 0.0
+    evaluation_seconds: float = 0.0
+    checkpoint_seconds: float = 0.0
 
     def to_json(self) -> dict[str, Any]:
         """The object that summary.json holds."""

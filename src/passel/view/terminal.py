@@ -99,8 +99,7 @@ def plain_line(report: Report) -> str:
     parts = [
         f"{100 * progress(report):5.1f}%",
         f"{format_count(report.steps)}/{format_count(report.total_steps)} steps{frames}",
-        format_duration(report.seconds)
-        + ("" if report.phase == "finished" else f", ETA {format_duration(eta(report))}"),
+        format_duration(report.seconds) + left,
         f"return {score}{goal}{human}",
         f"{format_count(report.steps_per_second)} steps/s",
         f"{format_count(report.updates_per_second)} updates/s",

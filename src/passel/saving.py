@@ -126,7 +126,7 @@ class Saver:
                 made = Path(tempfile.mkdtemp(prefix=f"passel-{self._journal.folder.path.name}-", dir=place))
                 self._write_basics(made)
                 self._write(made, steps, meta, base=None)
-                self._journal.moved(RunFolder.open(made))
+                self._settle(made)
             except (PasselError, OSError):
                 if made is not None:
                     shutil.rmtree(made, ignore_errors=True)

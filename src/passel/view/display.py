@@ -23,22 +23,22 @@ class GuardedView:
         self.failures: list[str] = []
 
     def start(self, title: str, facts: Mapping[str, str]) -> None:
-        self._call(self.view.start, title, facts)
+        self._call("start", title, facts)
 
     def report(self, report: Report) -> None:
-        self._call(self.view.report, report)
+        self._call("report", report)
 
     def message(self, text: str) -> None:
-        self._call(self.view.message, text)
+        self._call("message", text)
 
     def stop(self) -> None:
-        self._call(self.view.stop)
+        self._call("stop")
 
-    def _call(self, method: Callable[..., None], *args: Any) -> None:
+    def _call(self, name: str, *args: Any) -> None:
         try:
-            method(*args)
+            getattr(self.view, name)(*args)
         except Exception as error:
-            text = f"The view failed in {method.__name__} ({type(error).__name__}: {error}). Training goes on."
+            text = f"The view failed in {name} ({type(error).__name__}: {error}). Training goes on."
             if text not in self.failures:
                 self.failures.append(text)
 

@@ -199,8 +199,8 @@ class Supervisor:
             with self._stopwatch.during("evaluation"):
                 self._examiner.compare_levels(self._board.steps)
         self._tell_notices()
-        self._tell_of_deaths()
         if status != "stopped":
+            self._tell_of_deaths()
             self._save(last=True)  # with the result of the evaluation
         return status
 

@@ -10,6 +10,7 @@ import argparse
 import dataclasses
 import difflib
 import importlib
+import io
 import signal
 import sys
 import time
@@ -322,14 +323,13 @@ def _closing(run: Run) -> int:
 
     folder = RunFolder.open(run.path, lock=False)
     if not folder.read_config().get("quiet"):
-        console = Console()
-        with console.capture() as closing:
-            result = {**run.summary.to_json(), "shares": run.shares, "solved_at": run.threshold}
-            render_result(result, run.path, console)
-            levels = folder.read_levels()
-            if levels:
-                print_levels(levels, console)
-        write_within(closing.get(), sys.stdout)  # a terminal that is gone, or does not drain, changes no exit code
+        screen, closing = Console(), io.StringIO()
+        console = Console(file=closing, force_terminal=screen.is_terminal, width=screen.width, height=screen.height)
+        render_result({**run.summary.to_json(), "shares": run.shares, "solved_at": run.threshold}, run.path, console)
+        levels = folder.read_levels()
+        if levels:
+            print_levels(levels, console)
+        write_within(closing.getvalue(), sys.stdout)  # a terminal that is gone, or does not drain, changes no exit code
     return EXIT_INTERRUPTED if run.summary.status == "stopped" else 0
 
 

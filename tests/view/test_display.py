@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 import io
+import json
+import os
+import pty
+import select
+import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
 
 import pytest
 
@@ -138,3 +145,35 @@ def test_the_closing_text_waits_only_so_long() -> None:
     drained = io.StringIO()
     assert write_within("the end", drained, patience=30.0)
     assert drained.getvalue() == "the end"
+
+
+def test_a_run_on_a_terminal_that_is_never_read_ends(tmp_path: Path) -> None:
+    """After some frames the terminal takes no more. All is trained, counted, saved and evaluated all the same."""
+    flags = ["--env", "passel.testing.envs:passel/Identity-v0", "--place", "inline", "--workers", "1", "--sync", "solo"]
+    flags += ["--envs", "2", "--hidden", "8", "--batch", "8", "--warmup", "40", "--capacity", "400"]
+    flags += ["--steps", "3000", "--no-until-solved", "--eval-episodes", "2", "--no-tensorboard", "--out", "run"]
+    reading, terminal = pty.openpty()
+    try:
+        while select.select([], [terminal], [], 0)[1]:  # until it is as full as after Ctrl-S
+            os.set_blocking(terminal, False)
+            with suppress(BlockingIOError):
+                os.write(terminal, b"." * 256)
+        os.set_blocking(terminal, True)
+        done = subprocess.run(
+            [sys.executable, "-m", "passel", "train", *flags],
+            cwd=tmp_path,
+            env={**os.environ, "TERM": "xterm-256color"},
+            stdin=subprocess.DEVNULL,
+            stdout=terminal,
+            stderr=subprocess.PIPE,
+            timeout=120,
+            check=False,
+        )
+    finally:
+        os.close(terminal)
+        os.close(reading)
+    assert (done.returncode, done.stderr) == (0, b"")
+    summary = json.loads((tmp_path / "run/summary.json").read_text())
+    assert summary["steps"] >= 3000
+    assert summary["episodes"] >= 3000 // 8 - 2
+    assert summary["eval"] is not None

@@ -253,8 +253,8 @@ def rows(path: Path) -> list[dict[str, Any]]:
 
 
 def kinds(run: Path) -> list[str]:
-    """What happened in a run, in order."""
-    return [row["kind"] for row in rows(run / "events.jsonl")]
+    """What happened in a run, in order; but for a look that came late, which tells of the machine."""
+    return [row["kind"] for row in rows(run / "events.jsonl") if row["kind"] != "late look"]
 
 
 def summary(run: Path) -> dict[str, Any]:

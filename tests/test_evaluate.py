@@ -143,3 +143,37 @@ def test_summary() -> None:
     assert found.mean == pytest.approx(np.mean(scores))
     assert found.std == pytest.approx(np.std(scores))
     assert all(type(value) is float for value in (found.mean, found.std, found.min, found.max))
+
+
+class Endless(Geometric):
+    """No episode ends, and every step is worth 2."""
+
+    def step(self, action: Any) -> Any:
+        self._steps += 1
+        return np.full(1, self._steps, np.float32), 2.0, False, False, {}
+
+
+@pytest.mark.parametrize("episodes", [3, 200])
+def test_an_environment_without_a_time_limit_is_cut(episodes: int) -> None:
+    """An episode that goes on counts with its score so far; a copy that was cut plays no other."""
+    found = play(Constant(env=Endless), Endless, episodes, 1, max_steps=25)  # type: ignore[arg-type]
+    assert found == [Episode(50.0, 25, cut=True)] * min(episodes, evaluation.AT_ONCE)
+    assert summarise(found).cut == len(found)
+
+
+def test_the_cut_has_a_default_where_there_is_no_time_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(evaluation, "MOST_STEPS", 10)
+    found = play(Constant(env=Endless), Endless, 2, 1)  # type: ignore[arg-type]
+    assert [episode.length for episode in found] == [10, 10]
+
+    def limited() -> Any:
+        return gym.wrappers.TimeLimit(Endless(), 30)
+
+    found = play(Constant(env=limited), limited, 2, 1)  # type: ignore[arg-type]
+    assert found == [Episode(60.0, 30)] * 2, "its own limit is the one that counts"
+
+
+def test_episodes_that_end_are_not_cut() -> None:
+    found = played(Constant(), 50, max_steps=1000)
+    assert len(found) == 50
+    assert not any(episode.cut for episode in found)

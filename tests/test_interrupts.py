@@ -3,15 +3,29 @@
 from __future__ import annotations
 
 import signal
+import subprocess
+import sys
 import time
+from collections.abc import Iterator
 from contextlib import suppress
+from pathlib import Path
 
 import pytest
 
 from passel.interrupts import ECHO, Interrupts
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.fixture(autouse=True)
+def _nothing_is_ignored() -> Iterator[None]:
+    """As at a terminal: a suite that runs in the background, or under nohup, has some of them ignored."""
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = [signal.signal(number, signal.SIG_DFL) for number in numbers]
+    yield
+    for number, handler in zip(numbers, before, strict=True):
+        signal.signal(number, handler)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_the_first_asks_and_the_second_ends(number: signal.Signals) -> None:
     before = signal.getsignal(number)
     with Interrupts() as interrupts:
@@ -67,3 +81,80 @@ def test_whoever_enters_within_reach_of_another_insists_for_it() -> None:
             pytest.fail("it was entered")
         assert signal.getsignal(signal.SIGINT) == mine
         assert outer.requested is None
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])
+def test_what_is_ignored_stays_ignored(number: signal.Signals) -> None:
+    """`nohup passel train` lives on when its terminal closes; `passel train &` of a script does not hear Ctrl-C."""
+    signal.signal(number, signal.SIG_IGN)
+    with Interrupts() as interrupts:
+        interrupts.polite = True
+        signal.raise_signal(number)
+        assert interrupts.requested is None
+        signal.raise_signal(signal.SIGTERM)
+        assert interrupts.requested == signal.SIGTERM
+    assert signal.getsignal(number) is signal.SIG_IGN
+
+
+def test_the_second_has_an_echo_too_and_the_third_ends() -> None:
+    with Interrupts() as interrupts:
+        interrupts.polite = True
+        signal.raise_signal(signal.SIGINT)
+        time.sleep(1.1 * ECHO)
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(signal.SIGINT)
+        time.sleep(1.1 * ECHO)
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+
+
+def test_while_held_nothing_is_raised_until_it_is_asked_for() -> None:
+    with Interrupts(signal.SIGINT, held=True) as interrupts:
+        signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(signal.SIGINT)  # an echo
+        with pytest.raises(KeyboardInterrupt), Interrupts():
+            pytest.fail("it was entered")
+        with pytest.raises(KeyboardInterrupt):
+            interrupts.release()
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+
+
+def test_while_held_a_second_ends_the_process_at_once() -> None:
+    script = f"""
+import signal, time
+from passel.interrupts import Interrupts
+signal.signal(signal.SIGINT, signal.default_int_handler)
+with Interrupts(signal.SIGINT, held=True):
+    signal.raise_signal(signal.SIGINT)
+    time.sleep({1.2 * ECHO})
+    try:
+        signal.raise_signal(signal.SIGINT)
+    finally:
+        print("this code went on")
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "passel: interrupted.\n")
+
+
+IMPORTING = """
+import os, signal, sys
+sys.path.insert(0, {folder!r})
+signal.signal(signal.SIGINT, signal.default_int_handler)
+from passel import cli
+cli.IMPORTS = {{**cli.IMPORTS, "train": ("interrupted_here", "never_imported")}}
+sys.exit(cli.main(["train", "--place", "inline", "--out", {out!r}]))
+"""
+
+
+def test_a_ctrl_c_while_a_module_is_imported_is_heard_after_it(tmp_path: Path) -> None:
+    """The module that is being imported runs to its end, no other begins, and nothing is left on disk."""
+    (tmp_path / "interrupted_here.py").write_text(
+        "import os, signal\nos.kill(os.getpid(), signal.SIGINT)\nprint('imported to the end', flush=True)\n"
+    )
+    (tmp_path / "never_imported.py").write_text("print('this one too')\n")
+    script = IMPORTING.format(folder=str(tmp_path), out=str(tmp_path / "run"))
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "imported to the end\n", "passel: interrupted.\n")
+    assert not (tmp_path / "run").exists()

@@ -12,7 +12,7 @@ import torch
 
 import passel
 from harness import Command, assert_whole, kinds, newest, rows, summary
-from passel import supervisor
+from passel import examiner, supervisor
 from passel.clock import STAGES
 from passel.place.board import COLUMNS
 from passel.run import checkpoint
@@ -200,7 +200,7 @@ def test_resumed_after_an_evaluation_that_denied_equals_uninterrupted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """When to evaluate again is part of the run too: an evaluation brings everybody to rest, at a moment of its own."""
-    monkeypatch.setattr(supervisor, "play", lambda *args, **options: [Episode(-1.0, 1)])
+    monkeypatch.setattr(examiner, "play", lambda *args, **options: [Episode(-1.0, 1)])
     monkeypatch.setattr(supervisor, "WINDOW", 5)
     settings = {**SMALL, "sync": "hogwild", "solved_at": 0.0, "steps": 900, "envs": 4}
     whole = passel.train(**settings, out=str(tmp_path / "whole"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import shutil
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,18 +16,21 @@ import torch
 
 import passel
 from harness import assert_whole, kinds, newest, rows, summary
-from passel import supervisor
+from passel import examiner, supervisor
 from passel.api import make_plan
 from passel.arena import Arena
 from passel.evaluation import EvaluationStoppedError
 from passel.interrupts import Interrupts
+from passel.journal import Retry
 from passel.place.base import Placement, WorkerDiedError
-from passel.place.board import COLUMNS, Command
+from passel.place.board import COLUMNS, EPISODES, Command
 from passel.recipes.resolve import resolve_config
 from passel.run import checkpoint
 from passel.run.folder import RunFolder
 from passel.supervisor import History, Supervisor
-from passel.types import Episode, PasselError, Report
+from passel.testing.envs import Crash
+from passel.types import DivergedError, Episode, PasselError, Report
+from passel.view.tensorboard import TensorBoardLog
 
 IDENTITY = "passel.testing.envs:passel/Identity-v0"  # solved at 7.5 of 8
 
@@ -36,6 +40,7 @@ FIELDS = [
     *("steps_per_second", "updates_per_second", "return_mean_100", "solved_at_seconds", "solved_at_steps"),
     *("solved_at_episodes", "eval", "peak_rss_mb", "workers_restarted", "checkpoint"),
     *("return_human_normalised", "eval_human_normalised"),
+    *("startup_seconds", "train_seconds", "evaluation_seconds", "checkpoint_seconds"),
 ]
 
 
@@ -46,6 +51,9 @@ class Puppets(Placement):
         super().__init__(*args)
         self.script: Iterator[Callable[[], None]] = iter(())
         self.told: list[str] = []
+        self.patience: float | None = None
+        self.while_pausing: Callable[[], None] = lambda: None
+        self.check: Callable[[], None] = lambda: None  # type: ignore[method-assign]
 
     def start(self) -> None:
         pass
@@ -53,9 +61,11 @@ class Puppets(Placement):
     def advance(self, seconds: float) -> None:
         next(self.script)()
 
-    def pause(self) -> None:
+    def pause(self, patience: float | None = None) -> None:
         self.told.append("pause")
+        self.patience = patience
         self.board.command = Command.WAIT
+        self.while_pausing()
 
     def resume(self) -> None:
         self.told.append("resume")
@@ -103,7 +113,7 @@ class Stage:
         self.scores: Iterator[float] = iter(())
         self.folder = RunFolder.create(self.path, {}, {})
         self.history = history or History()
-        monkeypatch.setattr(supervisor, "play", self._play)
+        monkeypatch.setattr(examiner, "play", self._play)
 
     def _play(self, policy: Any, env: Any, episodes: int, seed: int, **options: Any) -> list[Episode]:
         """Every episode of an evaluation scores the same: the next number that the test has laid out."""
@@ -160,9 +170,10 @@ class TestSolved:
         assert result.solved_at_seconds is not None
         assert 0 < result.solved_at_seconds <= result.seconds
         assert [kind for kind in kinds(run.path) if kind != "first step"] == [
-            "not confirmed",
-            "solved",
             "checkpointed",
+            "not confirmed",
+            "checkpointed",
+            "solved",
             "solved",
         ]
         assert newest(run.path).step == 13 * 80
@@ -217,7 +228,7 @@ class TestTheEnd:
         assert result.eval == passel.EvalResult(100, 2.5, 0.0, 2.5, 2.5)
         assert result.checkpoint == str(run.path / "checkpoints/800")
         assert result.peak_rss_mb > 10
-        assert result.steps_per_second == pytest.approx(result.steps / result.seconds)
+        assert result.steps_per_second == pytest.approx(result.steps / result.train_seconds)
         assert_same_summary(run.path, result)
 
     def test_a_request_to_stop(self, stage: Callable[..., Stage]) -> None:
@@ -240,7 +251,7 @@ class TestTheEnd:
             assert not progress(2)
             raise EvaluationStoppedError
 
-        monkeypatch.setattr(supervisor, "play", interrupted)
+        monkeypatch.setattr(examiner, "play", interrupted)
         result = run.run([run.work()])
         assert (result.status, result.eval) == ("stopped", None)
         assert newest(run.path).step == 80
@@ -283,9 +294,11 @@ class TestTheEnd:
         assert summary(run.path)["checkpoint"] is None
         assert summary(run.path)["return_mean_100"] is None
 
-    def test_a_disk_that_is_full(self, stage: Callable[..., Stage], monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_disk_that_stays_full_everywhere(
+        self, stage: Callable[..., Stage], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         """The sentence about the disk is what the user must read, and the summary still says that the run failed."""
-        run = stage(checkpoint_every=80)
+        run = stage(checkpoint_every=80, steps=240)
 
         def full(*args: Any, **options: Any) -> Path:
             raise PasselError("no space left on disk for the checkpoint")
@@ -294,11 +307,425 @@ class TestTheEnd:
         with pytest.raises(PasselError, match="no space left on disk"):
             run.run([run.work()] * 3)
         assert summary(run.path)["status"] == "failed"
+        assert summary(run.path)["steps"] == 240
         assert kinds(run.path)[-1] == "failed"
 
 
 def _raise(error: Exception) -> None:
     raise error
+
+
+class TestNothingLearntIsLost:
+    """Whatever fails in the watcher, what the arena holds is on disk first."""
+
+    @pytest.mark.parametrize("error", [RuntimeError("the environment broke"), SystemExit(3), PasselError("gone.")])
+    def test_a_final_evaluation_that_fails(
+        self, stage: Callable[..., Stage], monkeypatch: pytest.MonkeyPatch, error: BaseException
+    ) -> None:
+        run = stage(steps=80)
+        saved: list[int] = []
+
+        def broken(*args: Any, **options: Any) -> list[Episode]:
+            saved.append(newest(run.path).step)
+            raise error
+
+        monkeypatch.setattr(examiner, "play", broken)
+        result = run.run([run.work()])
+        assert saved == [80], "the checkpoint is there before the evaluation begins"
+        assert (result.status, result.eval, result.steps) == ("finished", None, 80)
+        (failed,) = [row for row in rows(run.path / "events.jsonl") if row["kind"] == "evaluation failed"]
+        assert str(error) in failed["text"]
+        assert "in broken" in failed["traceback"]
+        assert failed["text"] in run.spectator.messages
+        assert_same_summary(run.path, result)
+
+    def test_a_confirming_evaluation_that_fails(
+        self, stage: Callable[..., Stage], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Training goes on; the next try comes after 50 more episodes, for the first has failed."""
+        run = stage()
+        tried: list[tuple[int, int]] = []
+
+        def broken_once(*args: Any, **options: Any) -> list[Episode]:
+            tried.append((run.history.episodes, newest(run.path).step))
+            if len(tried) == 1:
+                raise RuntimeError("the environment broke")
+            return [Episode(8.0, 8)] * 100
+
+        monkeypatch.setattr(examiner, "play", broken_once)
+        result = run.run([run.work()] * 30)
+        assert tried == [(100, 800), (150, 1200)]
+        assert (result.status, result.solved_at_episodes) == ("solved", 150)
+        assert "evaluation failed" in kinds(run.path)
+
+    def test_any_error_at_all(self, stage: Callable[..., Stage]) -> None:
+        run = stage()
+        error = ZeroDivisionError("a mistake of passel's own")
+        with pytest.raises(ZeroDivisionError):
+            run.run([run.work(), lambda: _raise(error)])
+        assert newest(run.path).step == 80
+        assert summary(run.path)["status"] == "failed"
+        assert rows(run.path / "events.jsonl")[-1]["reason"] == "a mistake of passel's own"
+
+    def test_an_environment_that_raises_inline(self, tmp_path: Path) -> None:
+        """As of a worker that is a process: its name, the environment's own traceback, and a checkpoint."""
+
+        def crashing() -> Crash:
+            return Crash(how="raise", at=200)
+
+        settings = {"place": "inline", "workers": 1, "sync": "solo", "envs": 2, "hidden": [8], "batch": 8}
+        settings |= {"warmup": 20, "capacity": 400, "steps": 100_000, "tensorboard": False, "quiet": True}
+        with pytest.raises(WorkerDiedError) as raised:
+            passel.train(crashing, **settings, out=str(tmp_path / "run"))  # type: ignore[arg-type]
+        assert str(raised.value).startswith("worker 0 died: RuntimeError: this environment raises")
+        assert "in _go_wrong" in raised.value.traceback
+        assert newest(tmp_path / "run").step > 100
+        assert summary(tmp_path / "run")["status"] == "failed"
+        assert_whole(tmp_path / "run")
+
+    @pytest.mark.parametrize("error", [PasselError("the server is away"), WorkerDiedError("worker 0", "killed")])
+    def test_an_error_that_is_no_divergence_is_saved_after_a_checkpoint_too(
+        self, stage: Callable[..., Stage], error: Exception
+    ) -> None:
+        run = stage(checkpoint_every=80)
+        with pytest.raises(type(error)):
+            run.run([run.work(), run.work(steps=40), lambda: _raise(error)])
+        assert newest(run.path).step == 120
+
+    def test_a_run_that_diverged_keeps_its_last_good_checkpoint(self, stage: Callable[..., Stage]) -> None:
+        """The parameters are still finite, because the update was refused: they are worthless all the same."""
+        run = stage(checkpoint_every=80)
+        with pytest.raises(DivergedError):
+            run.run([run.work(), run.work(steps=40), lambda: _raise(DivergedError("the loss is nan"))])
+        assert [path.name for path in (run.path / "checkpoints").iterdir()] == ["80"]
+
+    def test_parameters_that_are_not_finite_are_not_saved_after_a_death(self, stage: Callable[..., Stage]) -> None:
+        run = stage()
+
+        def spoil() -> None:
+            run.arena["sync/q/vector"][0] = torch.nan
+            raise WorkerDiedError("worker 1", "killed")
+
+        with pytest.raises(WorkerDiedError):
+            run.run([run.work(), spoil])
+        assert not (run.path / "checkpoints").exists()
+        assert summary(run.path)["checkpoint"] is None
+
+    def test_parameters_that_are_not_finite_end_the_run_at_the_next_checkpoint(
+        self, stage: Callable[..., Stage]
+    ) -> None:
+        run = stage(checkpoint_every=80)
+
+        def spoil() -> None:
+            run.work()()
+            run.arena["sync/q/vector"][0] = torch.inf
+
+        with pytest.raises(DivergedError, match=r"no longer finite at step 160\. The last checkpoint is .*80\."):
+            run.run([run.work(), spoil])
+        assert newest(run.path).step == 80
+
+    def test_a_second_ctrl_c_still_saves(self, stage: Callable[..., Stage]) -> None:
+        run = stage()
+
+        def twice() -> None:
+            run.interrupts.requested = 2
+            raise KeyboardInterrupt
+
+        with pytest.raises(KeyboardInterrupt):
+            run.run([run.work(), twice])
+        assert newest(run.path).step == 80
+        assert summary(run.path)["status"] == "stopped"
+        assert kinds(run.path)[-1] == "stopped"
+
+    def test_a_second_ctrl_c_does_not_wait_for_a_long_checkpoint(
+        self, stage: Callable[..., Stage], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        run = stage()
+        monkeypatch.setattr("passel.saving.WRITTEN_PER_SECOND", 1.0)
+        with pytest.raises(KeyboardInterrupt):
+            run.run([run.work(), lambda: _raise(KeyboardInterrupt())])
+        assert not (run.path / "checkpoints").exists()
+        assert "it would take too long" in run.spectator.messages[-1]
+
+    def test_a_worker_that_does_not_come_to_rest_while_the_run_is_stopped(self, stage: Callable[..., Stage]) -> None:
+        """It is killed after some seconds; what is left is saved, and the run was stopped, not failed."""
+        run = stage()
+        run.puppets.while_pausing = lambda: _raise(WorkerDiedError("worker 1", "did not come to rest within 5 s"))
+        result = run.run([run.work(), lambda: setattr(run.interrupts, "requested", 15)])
+        assert run.puppets.patience == supervisor.STOP_PATIENCE
+        assert (result.status, newest(run.path).step) == ("stopped", 80)
+        assert "worker died" in kinds(run.path)
+        assert_same_summary(run.path, result)
+
+    def test_otherwise_a_pause_has_the_patience_of_the_placement(self, stage: Callable[..., Stage]) -> None:
+        run = stage(steps=80)
+        run.scores = iter([1.0])
+        run.run([run.work()])
+        assert run.puppets.patience is None
+
+    def test_a_death_at_rest_is_told(self, stage: Callable[..., Stage]) -> None:
+        run = stage(steps=80)
+        run.scores = iter([1.0])
+        run.puppets.check = lambda: _raise(WorkerDiedError("worker 1", "killed by signal 9"))  # type: ignore[method-assign]
+        assert run.run([run.work()]).status == "finished"
+        assert "worker died" in kinds(run.path)
+        assert "worker 1 died: killed by signal 9, at rest: nothing is lost." in run.spectator.messages
+
+
+class TestADiskThatFails:
+    @pytest.fixture(autouse=True)
+    def _other_places(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        (tmp_path / "elsewhere").mkdir()
+        monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "elsewhere"))
+        monkeypatch.setenv("HOME", str(tmp_path / "nowhere"))
+
+    def failing(self, monkeypatch: pytest.MonkeyPatch, only: Callable[[Path], bool]) -> list[Path]:
+        """Saves into the folders that `only` picks fail; all that were tried."""
+        tried: list[Path] = []
+        save = checkpoint.save
+
+        def sometimes(folder: Path, *args: Any, **options: Any) -> Path:
+            tried.append(folder)
+            if only(folder):
+                raise PasselError("no space left on disk for the checkpoint.")
+            return save(folder, *args, **options)
+
+        monkeypatch.setattr(checkpoint, "save", sometimes)
+        return tried
+
+    def test_a_checkpoint_that_fails_is_tried_again(
+        self, stage: Callable[..., Stage], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        run = stage(checkpoint_every=80, steps=400)
+        run.scores = iter([1.0])
+        full = iter([True])
+        self.failing(monkeypatch, lambda folder: next(full, False))
+        monkeypatch.setattr("passel.journal.Retry.failed", lambda retry: None)
+        result = run.run([run.work()] * 5)
+        assert result.status == "finished"
+        assert newest(run.path).step == 400
+        events = [row["steps"] for row in rows(run.path / "events.jsonl") if row["kind"] == "checkpointed"]
+        assert events == [160, 240, 320, 400]
+        assert "The checkpoint at step 80 was not written: no space left on disk" in run.spectator.messages[0]
+
+    def test_it_is_not_tried_at_every_look(self, stage: Callable[..., Stage], monkeypatch: pytest.MonkeyPatch) -> None:
+        run = stage(checkpoint_every=80, steps=800)
+        run.scores = iter([1.0])
+        tried = self.failing(monkeypatch, lambda folder: folder == run.path)
+        run.run([run.work()] * 10)
+        assert tried.count(run.path) <= 4, "one, and then none for five seconds; the last; and with the evaluation"
+
+    def test_the_last_one_goes_elsewhere(
+        self, stage: Callable[..., Stage], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        run = stage(steps=80)
+        run.scores = iter([1.0])
+        self.failing(monkeypatch, lambda folder: folder == run.path)
+        result = run.run([run.work()])
+        (place,) = (tmp_path / "elsewhere").iterdir()
+        assert newest(place).step == 80
+        assert result.checkpoint == str(place / "checkpoints/80")
+        assert result.status == "finished"
+        assert {"config.toml", "card.json", "summary.json"} <= {path.name for path in place.iterdir()}
+        assert any(f"`passel resume {place}`" in text for text in run.spectator.messages)
+        RunFolder.open(place).close()
+
+    def test_a_folder_that_is_moved_is_followed(self, stage: Callable[..., Stage], tmp_path: Path) -> None:
+        run = stage(steps=160, checkpoint_every=80)
+        run.scores = iter([1.0])
+
+        def moved() -> None:
+            run.work()()
+            run.path.rename(tmp_path / "moved")
+
+        result = run.run([run.work(), moved])
+        assert not run.path.exists()
+        assert newest(tmp_path / "moved").step == 160
+        assert result.checkpoint == str(tmp_path / "moved/checkpoints/160")
+        assert summary(tmp_path / "moved")["status"] == "finished"
+        assert any("was moved from" in text for text in run.spectator.messages)
+        assert_whole(tmp_path / "moved")
+
+    def test_a_folder_that_is_removed_is_made_again(self, stage: Callable[..., Stage]) -> None:
+        run = stage(steps=160, checkpoint_every=80)
+        run.scores = iter([1.0])
+
+        def removed() -> None:
+            run.work()()
+            shutil.rmtree(run.path)
+
+        result = run.run([run.work(), removed])
+        assert newest(run.path).step == 160
+        assert (run.path / "config.toml").exists()
+        assert result.status == summary(run.path)["status"] == "finished"
+        assert any("was removed, and is made again" in text for text in run.spectator.messages)
+        assert_whole(run.path)
+
+    @pytest.mark.parametrize("what", ["metric", "event"])
+    def test_a_diary_that_cannot_be_written_ends_nothing(
+        self, stage: Callable[..., Stage], monkeypatch: pytest.MonkeyPatch, what: str
+    ) -> None:
+        run = stage(steps=80)
+        run.scores = iter([1.0])
+        original, full = getattr(RunFolder, what), iter([True])
+
+        def sometimes(*args: Any, **fields: Any) -> None:
+            if next(full, False):
+                raise PasselError("the file cannot be written (No space left on device)")
+            original(*args, **fields)
+
+        monkeypatch.setattr(RunFolder, what, sometimes)
+        monkeypatch.setattr("passel.journal.Retry.failed", lambda retry: None)
+        assert run.run([run.work()]).status == "finished"
+        assert kinds(run.path)[0] == "first step", "an event waits until it can be written"
+        assert any("No space left on device" in text for text in run.spectator.messages)
+        assert rows(run.path / "metrics.jsonl")
+
+    def test_tensorboard_that_cannot_be_written_ends_nothing(
+        self, stage: Callable[..., Stage], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        run = stage(steps=80, tensorboard=True)
+        run.scores = iter([1.0])
+
+        def full(*args: Any) -> None:
+            raise OSError(28, "No space left on device")
+
+        monkeypatch.setattr(TensorBoardLog, "report", full)
+        monkeypatch.setattr(TensorBoardLog, "graph", full)
+        assert run.run([run.work()]).status == "finished"
+        assert newest(run.path).step == 80
+        assert any("TensorBoard cannot be written" in text for text in run.spectator.messages)
+
+
+class TestRetry:
+    def test_the_wait_grows_and_ends(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        clock = FakeTime()
+        monkeypatch.setattr(time, "perf_counter", clock.perf_counter)
+        retry = Retry(first=1.0, longest=5.0)
+        assert retry.due
+        waits = []
+        for _ in range(4):
+            retry.failed()
+            assert not retry.due
+            waits.append(retry.seconds)
+            clock.now += retry.seconds
+            assert retry.due
+        assert waits == [1.0, 2.0, 4.0, 5.0]
+        retry.worked()
+        retry.failed()
+        assert retry.seconds == 1.0
+
+
+class TestTrueWords:
+    def test_a_run_that_meets_budget_and_criterion_at_once_is_solved(self, stage: Callable[..., Stage]) -> None:
+        run = stage(steps=800)
+        run.scores = iter([8.0])
+        result = run.run([run.work()] * 10)
+        assert (result.status, result.solved_at_steps, result.solved_at_episodes) == ("solved", 800, 100)
+        assert len(run.evaluations) == 1
+        assert newest(run.path).meta["solved_at_steps"] == 800
+        assert kinds(run.path)[-2:] == ["solved", "solved"]
+
+    @pytest.mark.parametrize(("trained", "evaluated"), [(8.0, 7.0), (7.0, 8.0)])
+    def test_one_of_the_two_is_not_enough(self, stage: Callable[..., Stage], trained: float, evaluated: float) -> None:
+        run = stage(steps=800)
+        run.scores = iter([evaluated])
+        result = run.run([run.work(score=trained)] * 10)
+        assert (result.status, result.solved_at_steps) == ("finished", None)
+
+    def test_episodes_that_end_on_the_way_to_rest_are_counted(self, stage: Callable[..., Stage]) -> None:
+        run = stage(steps=800)
+        run.scores = iter([8.0])
+        run.puppets.while_pausing = run.work(episodes=60, steps=0)
+        result = run.run([run.work(episodes=5)] * 10)
+        assert result.episodes == 110
+        assert result.status == "solved", "the mean is of a hundred now"
+
+    def test_a_view_that_raises_ends_nothing(self, stage: Callable[..., Stage]) -> None:
+        run = stage(steps=80)
+        run.scores = iter([1.0])
+        run.spectator.report = lambda report: _raise(ConnectionError("away"))  # type: ignore[method-assign]
+        assert run.run([run.work()]).status == "finished"
+        (told,) = [row["text"] for row in rows(run.path / "events.jsonl") if row["kind"] == "notice"]
+        assert told == "The view failed in report (ConnectionError: away). Training goes on."
+
+    def test_more_episodes_than_the_board_holds_are_counted_and_told(self, stage: Callable[..., Stage]) -> None:
+        run = stage(steps=80)
+        run.scores = iter([1.0])
+        result = run.run([run.work(episodes=EPISODES + 7, score=1.0)])
+        assert result.episodes == EPISODES + 7
+        (lost,) = [row for row in rows(run.path / "events.jsonl") if row["kind"] == "episodes lost"]
+        assert lost["count"] == 7
+
+    def test_a_late_look_takes_the_mean_over_all_workers(self, stage: Callable[..., Stage]) -> None:
+        """A hundred and fifty episodes of each: the mean is not that of the worker that is read last."""
+        run = stage(steps=80)
+        run.scores = iter([1.0])
+
+        def both() -> None:
+            run.puppets.board.finished(0, [Episode(0.0, 1)] * 150)
+            run.puppets.board.finished(1, [Episode(8.0, 1)] * 150)
+            run.work(episodes=0)()
+
+        assert run.run([both]).return_mean_100 == pytest.approx(4.0)
+
+    @pytest.mark.parametrize(("place", "told"), [("processes", 1), ("inline", 0)])
+    def test_a_late_look_is_told(
+        self, stage: Callable[..., Stage], monkeypatch: pytest.MonkeyPatch, place: str, told: int
+    ) -> None:
+        """Of 3 s, and not again at the next of 3 s. Inline nothing trains while the watcher is held up."""
+        run = stage(steps=400, place=place)
+        run.scores = iter([1.0])
+        clock = FakeTime()
+        monkeypatch.setattr(time, "perf_counter", clock.perf_counter)
+
+        def held_up() -> None:
+            clock.now += 3.0
+            run.work()()
+
+        run.run([run.work(), run.work(), held_up, held_up, run.work()])
+        late = [row for row in rows(run.path / "events.jsonl") if row["kind"] == "late look"]
+        assert len(late) == told
+        assert all(row["seconds"] == pytest.approx(3.0) for row in late)
+
+    def test_speed_is_that_of_training_alone(
+        self, stage: Callable[..., Stage], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """5 s to start, 10 s of training at 100 steps/s, 20 s of evaluation; and a resumed run adds to each."""
+        clock = FakeTime()
+        monkeypatch.setattr(time, "perf_counter", clock.perf_counter)
+        history = History(seconds=36.0, startup_seconds=5.0, train_seconds=10.0, evaluation_seconds=20.0)
+        history.checkpoint_seconds = 1.0
+        run = stage(steps=1000, history=history)
+
+        def slow(*args: Any, **options: Any) -> list[Episode]:
+            clock.now += 20.0
+            return [Episode(1.0, 8)] * 100
+
+        monkeypatch.setattr(examiner, "play", slow)
+        run.puppets.resume = lambda: setattr(clock, "now", clock.now + (5.0 if clock.now == 1000.0 else 0.0))  # type: ignore[method-assign]
+
+        def look() -> None:
+            clock.now += 1.0
+            run.work(steps=100, updates=50)()
+
+        result = run.run([look] * 10)
+        assert result.train_seconds == pytest.approx(10.0 + 15.0)
+        assert result.evaluation_seconds == pytest.approx(40.0)
+        assert result.startup_seconds == pytest.approx(5.0)
+        assert result.seconds == pytest.approx(36.0 + 35.0)
+        parts = result.startup_seconds + result.train_seconds + result.evaluation_seconds + result.checkpoint_seconds
+        assert parts == pytest.approx(result.seconds)
+        assert result.steps_per_second == pytest.approx(1000 / 25.0)
+        assert result.updates_per_second == pytest.approx(500 / 25.0)
+        assert newest(run.path).meta["train_seconds"] == pytest.approx(25.0)
+        last = rows(run.path / "metrics.jsonl")[-1]
+        assert (last["phase"], last["steps_per_second"]) == ("finished", pytest.approx(40.0)), "0 would be no speed"
+        assert all(row["steps_per_second"] for row in rows(run.path / "metrics.jsonl")[2:])
+        assert [row.state for row in run.spectator.reports[-1].workers] == ["done", "done"]
+
+    def test_a_checkpoint_of_an_earlier_version_counts_its_seconds_as_training(self) -> None:
+        assert History(seconds=50.0).spent() == {"train": 50.0}
 
 
 class FakeTime:
@@ -394,6 +821,21 @@ class TestCheckpoints:
         assert events == [240, 400, 640, 800, 880]
         assert sorted(int(path.name) for path in (run.path / "checkpoints").iterdir()) == [800, 880]
         assert run.puppets.told[:3] == ["resume", "pause", "resume"]
+
+    def test_after_so_many_seconds(self, stage: Callable[..., Stage], monkeypatch: pytest.MonkeyPatch) -> None:
+        """A slow run: a checkpoint every 300 s, long before its first 100,000 steps."""
+        clock = FakeTime()
+        monkeypatch.setattr(time, "perf_counter", clock.perf_counter)
+        run = stage(steps=80 * 10)
+        run.scores = iter([0.0])
+
+        def slow() -> None:
+            clock.now += 100.0
+            run.work(score=0.0)()
+
+        run.run([slow] * 10)
+        events = [row["steps"] for row in rows(run.path / "events.jsonl") if row["kind"] == "checkpointed"]
+        assert events == [240, 480, 720, 800]
 
     def test_holds_what_a_run_remembers_of_itself(self, stage: Callable[..., Stage]) -> None:
         run = stage(steps=80)

@@ -42,6 +42,7 @@ from passel.supervisor import History, Supervisor
 from passel.trained import Env, check_weights, environment, load, name_of, spec_of, vectors_of, weights_of
 from passel.trust import sign_or_tell
 from passel.types import EnvSpec, PasselError, printable
+from passel.view.display import Display, guarded
 from passel.view.terminal import View, make_view
 
 PLACEMENTS: dict[str, type[Placement]] = {"inline": Inline, "processes": Processes}
@@ -86,17 +87,15 @@ def train(env: Env | None = None, *, view: View | None = None, began: float | No
     target: Env = config.env if env is None or isinstance(env, str) else env
     plan = make_plan(config, numbers, target)
     _check_solvable(said, plan)
-    view = view or make_view(quiet=config.quiet)
+    view = Display(make_view(quiet=config.quiet)) if view is None else guarded(view)
     path = Path(config.out) if config.out else default_name(as_dict(config))
     arena = _make_arena(plan, view)
     plan.prepare(arena)
     if config.start_from:
         _begin_from(config.start_from, plan, arena)
-    made = {"provisional": True, "numbered": not config.out}
-    with (
-        Interrupts() as interrupts,
-        RunFolder.create(path, as_dict(config, numbers), _card(plan, arena), **made) as folder,
-    ):
+    card, made = _card(plan, arena), {"provisional": True, "numbered": not config.out}
+    # An interrupt that was noted while modules were imported is raised here, before there is a folder.
+    with Interrupts() as interrupts, RunFolder.create(path, as_dict(config, numbers), card, **made) as folder:
         _sign(folder, config, view)
         folder.event("started", workers=plan.workers)
         return _run(plan, arena, folder, view, History(), interrupts, began)
@@ -173,8 +172,8 @@ def resume(
     such a run as a whole, and makes it this user's own.
     """
     began = time.perf_counter()
-    view = view or make_view(quiet=quiet)
-    with RunFolder.open(Path(path)) as folder, Interrupts() as interrupts:
+    view = Display(make_view(quiet=quiet)) if view is None else guarded(view)
+    with Interrupts() as interrupts, RunFolder.open(Path(path)) as folder:
         saved = _newest(folder, view)
         content = folder.read_config()
         asked = {} if steps is None else {"steps": steps}
@@ -352,6 +351,7 @@ def _run(
     if crowded:
         view.message(crowded)
         folder.event("notice", text=crowded)
+    view.message(f"Starting {plan.workers} {'worker' if plan.workers == 1 else 'workers'} ...")
     try:
         try:
             placement.start()
@@ -365,7 +365,8 @@ def _run(
         summary = supervisor.run()
     finally:
         view.stop()
-    return Run(folder.path, summary, supervisor.shares(), supervisor.threshold, _role_shares(plan, placement.board))
+    roles = _role_shares(plan, placement.board)
+    return Run(supervisor.path, summary, supervisor.shares(), supervisor.threshold, roles)
 
 
 def _role_shares(plan: Plan, board: Board) -> dict[str, dict[str, float]]:

@@ -10,6 +10,8 @@ import argparse
 import dataclasses
 import difflib
 import functools
+import importlib
+import io
 import math
 import signal
 import sys
@@ -18,13 +20,13 @@ import types
 import typing
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
-from passel.interrupts import Interrupts
+from passel.interrupts import EXIT_INTERRUPTED, Interrupts
 from passel.place.lifeline import command
 from passel.reading import read_config
 
@@ -34,7 +36,17 @@ if TYPE_CHECKING:
 #: Characters of one line of an error.
 LONGEST_LINE = 2000
 
-EXIT_FAILED, EXIT_USER, EXIT_INTERRUPTED = 1, 2, 130
+EXIT_FAILED, EXIT_USER = 1, 2
+
+#: These handle Ctrl-C themselves.
+TRAINING = ("train", "resume")
+#: What a command imports first, one after the other, so that a Ctrl-C is heard between them.
+IMPORTS = {
+    **dict.fromkeys(TRAINING, ("numpy", "torch", "gymnasium", "passel.api")),
+    **dict.fromkeys(("eval", "video", "levels"), ("numpy", "torch", "gymnasium", "passel.trained")),
+    "transfer": ("numpy", "torch", "gymnasium", "passel.study.transfer"),
+    "plot": ("passel.view.plot",),
+}
 
 #: With one of these among the arguments there will be no processes to start.
 NO_WORKERS = {"-h", "--help", "inline", "--place=inline"}
@@ -68,20 +80,30 @@ def _leaving_no_process(main: Callable[..., int]) -> Callable[..., int]:
 
 @_leaving_no_process
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command; the exit code. 0: done, 1: a worker died, 2: a mistake of the user's, 130: Ctrl-C."""
+    """Run one command; the exit code. 0: done, 1: a worker died, 2: a mistake of the user's, 130: Ctrl-C.
+
+    While modules are imported a Ctrl-C is noted, and heard between them: see Interrupts.
+    """
     began = time.perf_counter()
     arguments = list(sys.argv[1:] if argv is None else argv) or ["--help"]
     try:
         if arguments[:1] == ["serve-env"]:
             _serve_env(arguments[1:])
-        with Interrupts(signal.SIGINT):
+        with Interrupts(signal.SIGINT, held=True) as interrupts:
             if _needs_workers(arguments):
                 from passel.place.forkserver import warm_up
 
                 warm_up(_env_said(arguments))
-            return _dispatch(arguments, began)
+                if sys.stdout.isatty() and "--quiet" not in arguments:
+                    print("Starting ...", flush=True)
+            interrupts.insist()
+            for module in IMPORTS.get(arguments[0] if arguments else "", ()):
+                importlib.import_module(module)
+                interrupts.insist()
+            return _dispatch(arguments, began, interrupts)
     except KeyboardInterrupt:
-        print("passel: interrupted.", file=sys.stderr)
+        with suppress(OSError):
+            print("passel: interrupted.", file=sys.stderr)
         return EXIT_INTERRUPTED
     except BrokenPipeError:
         return EXIT_FAILED
@@ -114,11 +136,15 @@ def _files_said(arguments: list[str]) -> list[dict[str, Any]]:
     return [read_config(file, follow=True) for file in files]
 
 
-def _dispatch(arguments: list[str], began: float) -> int:
+def _dispatch(arguments: list[str], began: float, interrupts: Interrupts) -> int:
     from passel.types import PasselError
 
     try:
         said = _parser(arguments).parse_args(arguments)
+        if said.command in TRAINING:
+            interrupts.insist()  # and again by the run, before it leaves anything on disk
+        else:
+            interrupts.release()
         with warnings.catch_warnings():
             warnings.showwarning = partial(_show_warning, warnings.showwarning)
             code: int = COMMANDS[said.command](said, began)
@@ -390,19 +416,20 @@ def _closing(run: Run) -> int:
     from rich.console import Console
 
     from passel.run.folder import RunFolder
+    from passel.view.display import write_within
     from passel.view.levels import print_levels
     from passel.view.result import render_result
 
     folder = RunFolder.open(run.path, lock=False)
     if not folder.read_config().get("quiet"):
-        render_result(
-            {**run.summary.to_json(), "shares": run.shares, "roles": run.roles, "solved_at": run.threshold},
-            run.path,
-            Console(),
-        )
+        screen, closing = Console(), io.StringIO()
+        console = Console(file=closing, force_terminal=screen.is_terminal, width=screen.width, height=screen.height)
+        result = {**run.summary.to_json(), "shares": run.shares, "roles": run.roles, "solved_at": run.threshold}
+        render_result(result, run.path, console)
         levels = folder.read_levels()
         if levels:
-            print_levels(levels, Console())
+            print_levels(levels, console)
+        write_within(closing.getvalue(), sys.stdout)  # a terminal that is gone, or does not drain, changes no exit code
     return EXIT_INTERRUPTED if run.summary.status == "stopped" else 0
 
 
@@ -434,7 +461,8 @@ def _eval(said: argparse.Namespace, began: float) -> int:
     spec = trained.spec_of(said.run) if said.env is None else describe(said.env) if is_atari(said.env) else None
     human = None if spec is None else spec.human_normalised(result.mean)
     share = "" if human is None else f", {human:.1%} of human"
-    print(f"{result.episodes} {how}episodes: {result.mean:.1f} {spread}{share}; checkpoint: step {result.step}")
+    cut = f", {result.cut} of them cut before their end" if result.cut else ""
+    print(f"{result.episodes} {how}episodes: {result.mean:.1f} {spread}{share}{cut}; checkpoint: step {result.step}")
     return 0
 
 

@@ -67,6 +67,11 @@ class RunConfig:
     until_solved: bool = option(True, "Stop when the environment is solved and a greedy evaluation confirms it.")
     solved_at: float | None = option(None, "Mean return that counts as solved; none: the environment's own threshold.")
     eval_episodes: int = option(100, "Fresh greedy episodes of an evaluation; 0: no evaluation, and so no solved.")
+    eval_max_steps: int = option(
+        0,
+        "Steps after which an episode of an evaluation is cut; 0 means the environment's own time limit, or 27000 if "
+        "it has none.",
+    )
     envs: int = option(16, "Environments that each worker steps at once; with a list of levels, of each level.")
     backend: Literal["auto", "ale", "gymnasium", "envpool"] = option(
         "auto",
@@ -114,6 +119,9 @@ class RunConfig:
         1, "Workers of a group that shares one vector; a token joins the groups.", only={"sync": "tokenring"}
     )
     checkpoint_every: int = option(100_000, "Steps between two checkpoints.")
+    checkpoint_seconds: float = option(
+        300.0, "Seconds between two checkpoints, if --checkpoint-every has not asked for one before."
+    )
     keep_checkpoints: int = option(3, "How many checkpoints to keep.")
     tensorboard: bool = option(True, "Write TensorBoard events.")
     quiet: bool = option(False, "Print nothing but errors.")

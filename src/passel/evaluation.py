@@ -17,6 +17,9 @@ from passel.run.summary import EvalResult
 from passel.types import Array, Episode, PasselError
 
 AT_ONCE = 128
+#: Steps after which an episode is cut, of an environment that has no time limit: half an hour of an Atari game, which
+#: is where evaluations of those are cut (Machado et al. 2018).
+MOST_STEPS = 27_000
 
 
 class EvaluationStoppedError(Exception):
@@ -32,12 +35,16 @@ def play(
     threads: int = 1,
     env_args: Mapping[str, Any] | None = None,
     sample: bool = False,
+    max_steps: int = 0,
     progress: Callable[[int], bool] = lambda _: True,
 ) -> list[Episode]:
     """`episodes` episodes from new starts, greedily or (`sample`) drawing actions as in training.
 
     Each copy of the environment plays a number of them that is fixed beforehand: to count whichever end first would
     favour the short ones. `progress` is told how many have ended, and stops the evaluation by returning False.
+
+    An episode that goes on after `max_steps` is cut there with its score so far; 0 means never where the environment
+    has a time limit, else MOST_STEPS. Copies cannot be reset one by one, so one that was cut plays no other episode.
     """
     if episodes < 1:
         raise PasselError(f"--episodes is {episodes}, and must be at least 1.")
@@ -47,7 +54,11 @@ def play(
     backend: Any = policy.spec.backend
     envs = make_envs(env, copies, seed, backend=backend, threads=threads, env_args=env_args)
     rng = np.random.default_rng(seed) if sample else None
-    return [episode for _, episode in _play_out(policy, envs, quota, progress, rng)]
+    return [episode for _, episode in _play_out(policy, envs, quota, progress, rng, _cap(policy, max_steps))]
+
+
+def _cap(policy: Policy, max_steps: int) -> int | None:
+    return max_steps or (MOST_STEPS if policy.spec.max_episode_steps is None else None)
 
 
 def play_levels(
@@ -58,6 +69,7 @@ def play_levels(
     seed: int,
     *,
     sample: bool = False,
+    max_steps: int = 0,
     progress: Callable[[int], bool] = lambda _: True,
 ) -> dict[str, list[Episode]]:
     """`episodes` episodes of each of these levels, by its name; some levels at a time.
@@ -82,16 +94,23 @@ def play_levels(
         def tell(ended: int, before: int = before) -> bool:
             return progress(before + ended)
 
-        for row, episode in _play_out(policy, envs, np.tile(quota, len(chosen)), tell, rng):
+        rows = np.tile(quota, len(chosen))
+        for row, episode in _play_out(policy, envs, rows, tell, rng, _cap(policy, max_steps)):
             played[chosen[row // copies]].append(episode)
     return played
 
 
 def _play_out(
-    policy: Policy, envs: Envs, quota: Array, progress: Callable[[int], bool], rng: np.random.Generator | None = None
+    policy: Policy,
+    envs: Envs,
+    quota: Array,
+    progress: Callable[[int], bool],
+    rng: np.random.Generator | None,
+    cap: int | None,
 ) -> list[tuple[int, Episode]]:
     """Play until every row has played its quota of episodes: each with its row. Closes the environments."""
     played: list[tuple[int, Episode]] = []
+    score, length = np.zeros(len(quota)), np.zeros(len(quota), np.int64)
     try:
         obs = envs.reset()
         while quota.any():
@@ -100,6 +119,12 @@ def _play_out(
                 if quota[row]:
                     quota[row] -= 1
                     played.append((int(row), episode))
+            if cap is not None:
+                score, length = score + step.reward, length + step.real
+                score[step.ended], length[step.ended] = 0.0, 0
+                for row in np.flatnonzero((length >= cap) & (quota > 0)):
+                    quota[row] = 0
+                    played.append((int(row), Episode(float(score[row]), int(length[row]), cut=True)))
             obs = step.obs
             if not progress(len(played)):
                 raise EvaluationStoppedError
@@ -122,4 +147,5 @@ def level_table(
 
 def summarise(episodes: list[Episode]) -> EvalResult:
     scores = np.array([episode.score for episode in episodes])
-    return EvalResult(len(scores), float(scores.mean()), float(scores.std()), float(scores.min()), float(scores.max()))
+    mean, std, low, high = (float(f(scores)) for f in (np.mean, np.std, np.min, np.max))
+    return EvalResult(len(scores), mean, std, low, high, sum(episode.cut for episode in episodes))

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from passel.algos.base import Loss
 from passel.clock import Clock
 from passel.sync.base import Costs, NonFiniteError, Sync
-from passel.types import Floats, PasselError
+from passel.types import DivergedError, Floats
 
 
 class Partner(Protocol):
@@ -73,7 +73,7 @@ class Learner:
             for sync in self._syncs.values():
                 sync.pull()
         except NonFiniteError as error:
-            raise PasselError(explain(error, self._modules)) from error
+            raise DivergedError(explain(error, self._modules)) from error
         if self._partner:
             self._partner.join()
         self._algo.refresh(self._first.version)
@@ -93,7 +93,7 @@ class Learner:
         try:
             self.loss = sum(sync.push(loss.losses[name]) for name, sync in self._syncs.items() if name in loss.losses)
         except NonFiniteError as error:
-            raise PasselError(explain(error, self._modules, batch, self._experience)) from error
+            raise DivergedError(explain(error, self._modules, batch, self._experience)) from error
         self._experience.feedback(batch, loss.td_abs)
         self._mark()
 

@@ -16,35 +16,35 @@ from typing import Any, Self, get_type_hints
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from passel.arena import Arena
-from passel.clock import DREAMING, STAGES
-from passel.evaluation import EvaluationStoppedError, level_table, play, play_levels, summarise
+from passel.examiner import Examiner
 from passel.health import Health
 from passel.interrupts import Interrupts
+from passel.journal import Journal
 from passel.place.base import Placement, WorkerDiedError
-from passel.place.board import COLUMNS, State
-from passel.place.budget import at_most, usable_cores
+from passel.place.board import EPISODES
 from passel.place.plan import Plan
-from passel.policy import Policy
 from passel.reading import as_fields
-from passel.run import checkpoint
+from passel.reports import Reporter
 from passel.run.folder import RunFolder
 from passel.run.rss import PeakRss
 from passel.run.summary import EvalResult, Status, Summary
-from passel.streams import derive
-from passel.types import Episode, PasselError, Report, WorkerRow
-from passel.view.tensorboard import TensorBoardLog
+from passel.saving import Saver
+from passel.stopwatch import ACTIVITIES, Stopwatch
+from passel.types import DivergedError, Episode, PasselError, Report
+from passel.view.display import guarded
 from passel.view.terminal import View
 
 WINDOW = 100  # episodes of the mean return that says "solved" (Gymnasium's convention)
 PATIENCE_AFTER_A_MISS = 25  # new episodes before an evaluation is tried again
 TICK = 0.1  # seconds between two looks
 FIRST_TICK = 0.005  # until the first step, which is worth a precise time
+LATE = 2.0  # seconds between two looks that are worth a notice
 SHOW_EVERY = 0.25  # seconds between two reports to the display
 SAMPLE_EVERY = 5.0  # seconds between two looks at memory, which cost some milliseconds a process
-RATE_OVER = 5.0  # seconds over which a speed is averaged
+STOP_PATIENCE = 5.0  # seconds that a user who stops a run waits for a worker to come to rest
+HURRY = 3.0  # seconds that a checkpoint may take after the second Ctrl-C
 
 
 @dataclass
@@ -61,6 +61,15 @@ class History:
     eval: dict[str, float] | None = None
     next_evaluation: int = 0
     peak_rss_mb: float = 0.0
+    startup_seconds: float = 0.0
+    train_seconds: float = 0.0
+    evaluation_seconds: float = 0.0
+    checkpoint_seconds: float = 0.0
+
+    def spent(self) -> dict[str, float]:
+        """Seconds by activity. Checkpoints of earlier versions have the whole alone: it counts as training."""
+        spent: dict[str, float] = {activity: getattr(self, f"{activity}_seconds") for activity in ACTIVITIES}
+        return spent if any(spent.values()) else {"train": self.seconds}
 
     @classmethod
     def from_meta(cls, meta: Mapping[str, Any]) -> Self:
@@ -92,51 +101,73 @@ class Supervisor:
         base: Path | None = None,
     ) -> None:
         self._plan, self._arena, self._placement, self._folder = plan, arena, placement, folder
-        self._view, self._history, self._interrupts = view, history, interrupts
+        self._view, self._history, self._interrupts = guarded(view), history, interrupts
         self._board = placement.board
         self._began = began - history.seconds
+        self._stopwatch = Stopwatch(began, history.spent())
         self._scores = deque(history.scores, maxlen=WINDOW)
         self._seen = [int(count) for count in self._board.column("episodes")]
-        self._checkpoint_at = self._next_checkpoint()
-        self._saved: str | None = None
-        #: The checkpoint that this arena has grown from: what has not changed since need not be written again.
-        self._base = base
-        self._told: set[str] = set()
+        self._journal = Journal(folder, self._view, plan.config.tensorboard)
+        self._saver = Saver(plan, arena, self._journal, base)
+        self._saver.schedule(self._board.steps)
+        self._reporter = Reporter(plan, self._board, self._stopwatch)
+        self.shares = self._reporter.shares
         numbers = plan.numbers
         self._health = Health(numbers.gamma, getattr(numbers, "reward_scale", 1.0), plan.spec.max_episode_steps)
-        self._marks: deque[tuple[float, Any]] = deque(maxlen=64)
         self._started = self._ended = False
+        self._resting = True
         self._shown = self._reported = 0.0
-        self._sampled = time.perf_counter()
+        self._sampled = self._looked = time.perf_counter()
+        self._latest = LATE
         self._peak = PeakRss(os.getpid())
         self._peak.mb = history.peak_rss_mb
         self.threshold = plan.config.solved_at if plan.config.solved_at is not None else plan.spec.reward_threshold
-        self._trained: dict[str, list[Episode]] | None = None
-        self._tensorboard = TensorBoardLog(folder.tb) if plan.config.tensorboard else None
+        self._examiner = Examiner(plan, arena, self._journal, lambda: interrupts.requested is None)
+
+    @property
+    def path(self) -> Path:
+        """Where the run is now: it may have been moved, or saved in another place."""
+        return self._journal.folder.path
 
     def run(self) -> Summary:
         """Train until solved, finished or stopped. What was learnt is on disk when this returns or raises."""
         try:
-            self._placement.resume()
-            status = self._watch()
+            status = self._outcome()
             self._placement.stop()
             self._draw_networks()
             return self._finish(status)
-        except (WorkerDiedError, PasselError) as error:
-            self._save_what_is_left(error)
+        except BaseException as error:
+            self._placement.stop()
+            self._fail(error)
             raise
         finally:
             self._placement.stop()
-            if self._tensorboard:
-                self._tensorboard.close()
+            self._journal.close()
+            self._saver.close()
+            if self._journal.folder is not self._folder:
+                self._journal.folder.close()
+
+    def _outcome(self) -> Status:
+        """Train to the end, and keep what was learnt, whatever ends it."""
+        try:
+            self._train_on()
+            return self._watch()
+        except BaseException as error:
+            self._placement.stop()
+            self._save_what_is_left(error)
+            if self._interrupts.requested and isinstance(error, WorkerDiedError):
+                # It did not come to rest in time, or the signal that asked for the stop reached it too.
+                self._journal.notice(f"{error.name} was ended while the run was stopped: {error.cause}.", "worker died")
+                return "stopped"
+            raise
 
     def _draw_networks(self) -> None:
         """The networks' graphs for TensorBoard. Tracing takes a second and 60 MB: both are there when all is done."""
-        if self._tensorboard:
+        if self._plan.config.tensorboard:
             spec = self._plan.spec
             example = torch.zeros((1, *spec.obs_shape), dtype=torch.from_numpy(np.empty(0, spec.obs_dtype)).dtype)
-            for network in self.policy().networks.values():
-                self._tensorboard.graph(network, example)
+            for network in self._examiner.policy().networks.values():
+                self._journal.draw(network, example)
 
     def _watch(self) -> Status:
         while True:
@@ -150,38 +181,63 @@ class Supervisor:
                 if self._plan.config.until_solved:
                     return self._stop("solved")
                 self._history.eval = None  # the final evaluation is still to come
-                self._placement.resume()
-            if self._board.steps >= self._checkpoint_at:
-                with self._placement.paused():
-                    self._save()
+                self._train_on()
+            if self._saver.due(self._board.steps):
+                self._rest()
+                self._save()
+                self._train_on()
+
+    def _train_on(self) -> None:
+        self._stopwatch.switch("train")
+        self._resting = False
+        self._looked = time.perf_counter()
+        self._placement.resume()
+
+    def _rest(self) -> None:
+        """Bring every worker to rest, and count the episodes that ended on the way."""
+        if not self._resting:
+            self._placement.pause(STOP_PATIENCE if self._interrupts.requested else None)
+            self._resting = True
+            self._stopwatch.switch("checkpoint")
+            self._count_episodes()
 
     def _stop(self, status: Status) -> Status:
-        """Bring everybody to rest, keep everything, and measure the policy if nobody has."""
+        """Bring every worker to rest, keep everything, and only then measure the policy if that is still to be done."""
         self._show("checkpoint")
-        self._placement.pause()
-        self._history.seconds = self._seconds()
-        wanted = self._plan.config.eval_episodes > 0
-        if status == "finished" and wanted and self._history.eval is None and self._evaluate() is None:
-            status = "stopped"
+        self._rest()
+        self._save(last=True)
+        if status == "finished" and self._plan.config.eval_episodes and self._history.eval is None:
+            result = self._evaluate()
+            if result is None and self._interrupts.requested:
+                status = "stopped"
+            if result is not None and self._mean_is_enough() and self._confirms(result):
+                self._solve(result)
         if status == "finished" and self._history.solved_at_steps is not None:
             status = "solved"
-        self._compare_levels()
+        if self._history.eval is not None:
+            with self._stopwatch.during("evaluation"):
+                self._examiner.compare_levels(self._board.steps)
         self._tell_notices()
-        self._save()
+        if status != "stopped":
+            self._tell_of_deaths()
+            self._save(last=True)  # with the result of the evaluation
         return status
+
+    def _tell_of_deaths(self) -> None:
+        """A worker that died at rest has cost nothing: everything is on disk."""
+        try:
+            self._placement.check()
+        except (WorkerDiedError, PasselError) as error:
+            self._journal.notice(f"{str(error).splitlines()[0]}, at rest: nothing is lost.", "worker died")
 
     def _look(self) -> None:
         """Read the board; report if it is time."""
-        for rank, seen in enumerate(self._seen):
-            count = int(self._board.column("episodes")[rank])
-            if count > seen:
-                self._scores.extend(episode.score for episode in self._board.read_episodes(rank, seen))
-                self._history.episodes += count - seen
-                self._seen[rank] = count
+        self._count_episodes()
         now = time.perf_counter()
+        self._tell_if_late(now)
         if not self._started and self._board.steps:
             self._started = True
-            self._folder.event("first step", seconds=now - self._began)
+            self._journal.event("first step", seconds=now - self._began)
         if now - self._shown >= SHOW_EVERY:
             self._shown = now
             self._show("train" if self._board.column("updates").any() else "warm-up")
@@ -189,15 +245,47 @@ class Supervisor:
             self._sampled = now
             self._peak.sample()
             self._tell_notices()
+            with suppress(PasselError, OSError):  # the next checkpoint says it, if it lasts
+                self._saver.find_home()
+        self._journal.tell_of_the_view()
+
+    def _count_episodes(self) -> None:
+        new: list[list[Episode]] = []
+        for rank, seen in enumerate(self._seen):
+            count = int(self._board.column("episodes")[rank])
+            if count > seen:
+                new.append(self._board.read_episodes(rank, seen))
+                self._history.episodes += count - seen
+                self._seen[rank] = count
+            if count - seen > EPISODES:
+                self._journal.notice(
+                    f"{count - seen - EPISODES:,} episodes of {self._plan.cast.name(rank)} ended before the watcher "
+                    "looked: they are counted, and their scores are lost.",
+                    "episodes lost",
+                    count=count - seen - EPISODES,
+                )
+        if sum(map(len, new)) > WINDOW:
+            # More than the window holds: the mean must be of all workers, not of the one that comes last here.
+            placed = [((i + 1) / len(of), episode) for of in new for i, episode in enumerate(of)]
+            new = [[episode for _, episode in sorted(placed, key=lambda item: item[0])]]
+        self._scores.extend(episode.score for of in new for episode in of)
+
+    def _tell_if_late(self, now: float) -> None:
+        """Workers that are processes train on unwatched while the watcher is held up."""
+        late, self._looked = now - self._looked, now
+        if self._started and late > self._latest and self._plan.config.place != "inline":
+            self._latest = 2 * late
+            self._journal.notice(
+                f"The watcher looked {late:.1f} s after its last look, at step {self._board.steps:,}: reports, "
+                "checkpoints and the test for solved came late.",
+                "late look",
+                seconds=late,
+            )
 
     def _tell_notices(self) -> None:
-        losses = self._board.column("loss")[list(self._plan.cast.learners)]
-        scalars = {"loss": float(losses.mean()), **self._scalars()}
-        for notice in (*self._plan.notices(self._arena), *self._health.look(scalars, self._scores)):
-            if notice not in self._told:
-                self._told.add(notice)
-                self._view.message(notice)
-                self._folder.event("notice", text=notice)
+        health = self._health.look(self._reporter.scalars(), self._scores)
+        for notice in (*self._plan.notices(self._arena), *self._placement.notices(), *health):
+            self._journal.notice(notice)
 
     def _show(self, phase: str) -> None:
         report = self._report(phase)
@@ -206,59 +294,17 @@ class Supervisor:
         # Fewer lines as a run grows old: a curve needs some thousand points, not one for every second of a week.
         if phase == "finished" or now - self._reported >= max(1.0, (now - self._began) / 4000):
             self._reported = now
-            self._folder.metric(report)
-            if self._tensorboard:
-                self._tensorboard.report(report)
+            self._journal.report(report)
 
     def _report(self, phase: str) -> Report:
-        now, counters = time.perf_counter(), self._board.counters.copy()
-        self._marks.append((now, counters))
-        while len(self._marks) > 2 and now - self._marks[0][0] > RATE_OVER:
-            self._marks.popleft()
-        then, before = self._marks[0]
-        gone = max(now - then, 1e-9)
-        moved = counters - before if then < now else counters * 0
-        seconds = moved[:, [COLUMNS[stage] for stage in STAGES]]
-        rows = tuple(
-            WorkerRow(
-                name=self._plan.cast.name(rank),
-                state=State(self._board.states[rank]).name.lower(),
-                steps=int(counters[rank, COLUMNS["steps"]]),
-                updates=int(counters[rank, COLUMNS["updates"]]),
-                steps_per_second=float(moved[rank, COLUMNS["steps"]] / gone),
-                shares=_shares(seconds[rank]),
-                staleness=float(counters[rank, COLUMNS["staleness"]]),
-            )
-            for rank in range(self._plan.workers)
-        )
-        steps, total = int(counters[:, COLUMNS["steps"]].sum()), self._plan.config.steps
-        learners = counters[list(self._plan.cast.learners)]
-        # Updates are those of the first network: a second one may be shared by other rules.
-        collective = len(learners) if next(iter(self._plan.schemes.values())).collective else 1
-        return Report(
-            steps=steps,
-            frames=steps * self._plan.spec.frame_skip,
+        return self._reporter.report(
+            phase,
+            training=not self._resting,
             seconds=self._seconds(),
             episodes=self._history.episodes,
-            updates=int(counters[:, COLUMNS["updates"]].sum()) // collective,
-            return_mean_100=self._mean_return(),
-            steps_per_second=float(moved[:, COLUMNS["steps"]].sum() / gone),
-            updates_per_second=float(moved[:, COLUMNS["updates"]].sum() / gone) / collective,
-            staleness=float(counters[list(self._plan.measures_staleness), COLUMNS["staleness"]].mean()),
-            shares=_shares(seconds.sum(axis=0)),
-            scalars={"loss": float(learners[:, COLUMNS["loss"]].mean()), **self._scalars()},
-            workers=rows,
-            total_steps=total,
+            mean_return=self._mean_return(),
             solved_at=self.threshold,
-            phase=phase,
-            human_normalised=self._plan.spec.human_normalised(self._mean_return()),
         )
-
-    def _scalars(self) -> dict[str, float]:
-        """The algorithm's own numbers, the mean over the workers that have them yet."""
-        columns = ((name, self._board.scalar(i)) for i, name in enumerate(self._plan.scalar_names))
-        known = ((name, column[np.isfinite(column)]) for name, column in columns)
-        return {name: float(column.mean()) for name, column in known if len(column)}
 
     def _seconds(self) -> float:
         """How old the run is. Its clock stops with its last checkpoint, for a resumed run goes on from there."""
@@ -267,141 +313,118 @@ class Supervisor:
     def _mean_return(self) -> float | None:
         return sum(self._scores) / len(self._scores) if self._scores else None
 
-    def _looks_solved(self) -> bool:
-        """The mean of the last 100 training episodes reached the threshold, and no evaluation has just denied it."""
+    def _mean_is_enough(self) -> bool:
+        """The mean of the last 100 training episodes reached the threshold, for the first time."""
         if self.threshold is None or len(self._scores) < WINDOW or self._history.solved_at_steps is not None:
             return False
         if not self._plan.config.eval_episodes:
             return False
         mean = self._mean_return()
-        return mean is not None and mean >= self.threshold and self._history.episodes >= self._history.next_evaluation
+        return mean is not None and mean >= self.threshold
+
+    def _looks_solved(self) -> bool:
+        """The mean is enough, and no evaluation has just denied it."""
+        return self._mean_is_enough() and self._history.episodes >= self._history.next_evaluation
+
+    def _confirms(self, result: EvalResult) -> bool:
+        return self.threshold is not None and result.mean >= self.threshold
 
     def _confirm(self) -> bool:
-        """A greedy evaluation agrees. If so, everybody is left at rest with the policy that was evaluated."""
-        steps, seconds = self._board.steps, self._seconds()
-        self._placement.pause()
+        """A greedy evaluation agrees. If so, every worker is left at rest with the policy that was evaluated."""
+        self._rest()
+        self._save()
         result = self._evaluate()
-        if result is None or self.threshold is None or result.mean < self.threshold:
-            if result is not None:
-                self._view.message(
-                    f"The mean return reached {self._mean_return():.1f}, but {result.episodes} greedy episodes average "
-                    f"{result.mean:.1f}: training goes on."
-                )
-                self._folder.event("not confirmed", steps=steps, mean=result.mean)
-            self._history.eval = None
-            self._history.next_evaluation = self._history.episodes + PATIENCE_AFTER_A_MISS
-            self._placement.resume()
-            return False
+        if result is not None and self._confirms(result):
+            self._solve(result)
+            return True
+        if result is not None:
+            self._view.message(
+                f"The mean return reached {self._mean_return():.1f}, but {result.episodes} greedy episodes average "
+                f"{result.mean:.1f}: training goes on."
+            )
+            self._journal.event("not confirmed", steps=self._board.steps, mean=result.mean)
+        self._history.eval = None
+        # One that failed is tried again after twice as many episodes each time: it may fail again, and takes long.
+        wait = PATIENCE_AFTER_A_MISS * 2 ** min(self._examiner.failures, 8)
+        self._history.next_evaluation = self._history.episodes + wait
+        self._train_on()
+        return False
+
+    def _solve(self, result: EvalResult) -> None:
         self._history.solved_at_steps, self._history.solved_at_episodes = self._board.steps, self._history.episodes
         self._history.solved_at_seconds = self._seconds()
-        self._folder.event("solved", steps=steps, seconds=seconds, mean=result.mean)
-        return True
+        self._journal.event(
+            "solved", steps=self._board.steps, seconds=self._history.solved_at_seconds, mean=result.mean
+        )
 
     def _evaluate(self) -> EvalResult | None:
-        """Fresh greedy episodes with the vector as it stands; everybody must be at rest."""
         self._show("evaluate")
-        seed = derive(self._plan.config.seed, "evaluation", self._board.steps)
-
-        def go_on(ended: int) -> bool:
-            return not self._interrupts.requested
-
-        try:
-            with at_most(1):
-                if self._plan.parts is not None:
-                    self._trained = self._play_levels(self._plan.parts.levels.train, seed)
-                    played = [episode for level in self._trained.values() for episode in level]
-                else:
-                    played = play(
-                        self.policy(),
-                        self._plan.env,
-                        self._plan.config.eval_episodes,
-                        seed,
-                        threads=usable_cores(),
-                        env_args=self._plan.evaluation_args,
-                        progress=go_on,
-                    )
-        except EvaluationStoppedError:
-            return None
-        result = summarise(played)
-        self._history.eval = vars(result) | {}
+        with self._stopwatch.during("evaluation"):
+            result = self._examiner.evaluate(self._board.steps)
+        self._history.eval = None if result is None else vars(result) | {}
         return result
 
-    def _play_levels(self, names: tuple[str, ...], seed: int) -> dict[str, list[Episode]]:
-        """Every one of these levels, equally often: as often as --eval-episodes is enough for."""
-        parts, config = self._plan.parts, self._plan.config
-        assert parts is not None
-        each = max(1, config.eval_episodes // max(len(names), 1))
-        return play_levels(
-            self.policy(), parts.levels, names, each, seed, progress=lambda _: not self._interrupts.requested
-        )
-
-    def _compare_levels(self) -> None:
-        """The levels that were held out, beside those that were trained on, into levels.json."""
-        parts = self._plan.parts
-        if parts is None or self._history.eval is None or self._trained is None:
-            return
-        self._show("evaluate")
-        seed = derive(self._plan.config.seed, "held-out", self._board.steps)
-        with suppress(EvaluationStoppedError), at_most(1):
-            held_out = self._play_levels(parts.levels.held_out, seed)
-            self._folder.write_levels(level_table(parts.levels, self._trained, held_out) | {"actions": "greedy"})
-
-    def policy(self) -> Policy:
-        vectors = {name: self._arena[f"sync/{name}/vector"] for name in self._plan.schemes}
-        return Policy(self._plan.algorithm, self._plan.numbers, self._plan.spec, vectors)
-
-    def _next_checkpoint(self) -> int:
-        every = self._plan.config.checkpoint_every
-        return (self._board.steps // every + 1) * every
-
-    def _save(self) -> None:
-        """Write the arena to disk; everybody must be at rest."""
+    def _save(self, *, last: bool = False) -> None:
+        """Write the arena to disk; every worker must be at rest."""
         self._show("checkpoint")
-        steps = self._board.steps
-        self._history.seconds = self._seconds()
-        self._history.scores = list(self._scores)
-        self._history.peak_rss_mb = self._peak.mb
-        path = checkpoint.save(
-            self._folder.path,
-            steps,
-            grouped(self._arena.kept()),
-            vars(self._history),
-            self._plan.config.keep_checkpoints,
-            pages=self._arena.paged(),
-            base=self._base,
-        )
-        self._saved, self._base = str(path), path
-        self._folder.event("checkpointed", steps=steps, path=f"checkpoints/{steps}")
-        self._checkpoint_at = self._next_checkpoint()
+        with self._stopwatch.during("checkpoint"):
+            self._remember()
+            save = self._saver.save_last if last else self._saver.save
+            save(self._board.steps, vars(self._history))
 
-    def _save_what_is_left(self, error: Exception) -> None:
-        """After a death: end the others, keep what the arena holds if it is sound, and say what happened."""
-        self._placement.stop()
+    def _remember(self) -> None:
+        history = self._history
+        history.seconds = self._seconds()
+        history.scores = list(self._scores)
+        history.peak_rss_mb = self._peak.mb
+        for activity in ACTIVITIES:
+            setattr(history, f"{activity}_seconds", self._stopwatch.spent(activity))
+
+    def _save_what_is_left(self, error: BaseException) -> None:
+        """After a failure: keep what the arena holds, if it is sound. The error itself is the one to tell."""
         self._plan.settle(self._arena)
-        sound = all(torch.isfinite(self._arena[f"sync/{name}/vector"]).all() for name in self._plan.schemes)
-        with suppress(PasselError, OSError):  # a full disk, say: the first error is the one to tell
-            # What a mistake or a diverging loss left behind is no better than the checkpoint before it.
-            if sound and self._board.steps and (isinstance(error, WorkerDiedError) or not self._saved):
-                self._save()
+        self._count_episodes()
+        self._stopwatch.switch("checkpoint")
+        self._resting = True
+        if not self._board.steps:
+            return
+        if isinstance(error, DivergedError) and self._saver.base is not None:
+            return  # what a diverging loss left behind is no better than the checkpoint before it
+        if isinstance(error, KeyboardInterrupt) and self._saver.seconds_needed() > HURRY:
+            self._journal.notice("Interrupted again: no checkpoint was written, because it would take too long.")
+            return
         with suppress(PasselError, OSError):
-            if isinstance(error, WorkerDiedError):
-                self._folder.event("worker died", worker=error.name, cause=error.cause)
-            self._folder.event("failed", reason=str(error).split("\n")[0])
-            self._folder.write_summary(self._summary("failed"))
+            self._save(last=True)
+
+    def _fail(self, error: BaseException) -> None:
+        """The last words of a run that is ended by an error, or by a second Ctrl-C."""
+        self._ended = True
+        status: Status = "stopped" if isinstance(error, KeyboardInterrupt) else "failed"
+        if isinstance(error, WorkerDiedError):
+            self._journal.event("worker died", worker=error.name, cause=error.cause)
+        reason = (str(error) or type(error).__name__).split("\n")[0]
+        self._journal.event(status, **({} if status == "stopped" else {"reason": reason}))
+        self._write_summary(self._summary(status))
 
     def _finish(self, status: Status) -> Summary:
         self._ended = True
         self._show("finished")
-        self._folder.event(status, steps=self._board.steps)
+        self._journal.event(status, steps=self._board.steps)
         summary = self._summary(status)
-        self._folder.write_summary(summary)
+        self._write_summary(summary)
+        self._journal.tell_of_the_view()
         return summary
+
+    def _write_summary(self, summary: Summary) -> None:
+        try:
+            self._journal.folder.write_summary(summary)
+        except (PasselError, OSError) as error:
+            self._journal.notice(f"The summary cannot be written: {error}. {self._saver.base} has what was learnt.")
 
     def _summary(self, status: Status) -> Summary:
         self._peak.sample()
         history, config = self._history, self._plan.config
         report = self._report("finished")
-        seconds = max(history.seconds, 1e-9)
         return Summary(
             algo=config.algo,
             env=self._plan.spec.id,
@@ -415,8 +438,8 @@ class Supervisor:
             updates=report.updates,
             episodes=report.episodes,
             seconds=history.seconds,
-            steps_per_second=report.steps / seconds,
-            updates_per_second=report.updates / seconds,
+            steps_per_second=report.steps_per_second,
+            updates_per_second=report.updates_per_second,
             return_mean_100=report.return_mean_100,
             solved_at_seconds=history.solved_at_seconds,
             solved_at_steps=history.solved_at_steps,
@@ -424,33 +447,9 @@ class Supervisor:
             eval=None if history.eval is None else EvalResult(**history.eval),  # type: ignore[arg-type]
             peak_rss_mb=self._peak.mb,
             workers_restarted=0,
-            checkpoint=self._saved,
+            checkpoint=None if self._saver.base is None else str(self._saver.base),
             return_human_normalised=report.human_normalised,
             eval_human_normalised=self._plan.spec.human_normalised(history.eval["mean"] if history.eval else None),
             warnings=self._health.warnings,
+            **{f"{activity}_seconds": getattr(history, f"{activity}_seconds") for activity in ACTIVITIES},
         )
-
-    def shares(self) -> dict[str, float]:
-        """Where the time of all workers went, over the whole run."""
-        return _shares(self._board.counters[:, [COLUMNS[stage] for stage in STAGES]].sum(axis=0))
-
-
-def _shares(seconds: Any) -> dict[str, float]:
-    total, by_stage = float(seconds.sum()), zip(STAGES, seconds, strict=True)
-    spent = {stage: float(s) for stage, s in by_stage if s > 0 or stage not in DREAMING}
-    return {stage: s / total for stage, s in spent.items()} if total > 0 else {}
-
-
-def grouped(tensors: Mapping[str, Tensor]) -> dict[str, dict[str, Tensor]]:
-    """The arena's tensors by the file of a checkpoint that they belong in."""
-    groups: dict[str, dict[str, Tensor]] = {"parameters": {}, "optimiser": {}, "memory": {}, "workers": {}}
-    for name, tensor in tensors.items():
-        parts = name.split("/")
-        if parts[0] == "memory":
-            group = "memory"
-        elif parts[0] == "sync":
-            group = "parameters" if parts[-1] == "vector" and "local" not in parts else "optimiser"
-        else:
-            group = "workers"
-        groups[group][name] = tensor
-    return groups

@@ -31,6 +31,10 @@ def printable(text: object, longest: int = 300) -> str:
     return "".join(char if char.isprintable() else repr(char)[1:-1] for char in shown)
 
 
+class DivergedError(PasselError):
+    """Losses or parameters are no longer finite: what the arena holds is no better than the checkpoint before."""
+
+
 @dataclass(frozen=True)
 class EnvSpec:
     """What an environment is, as far as an agent must know before it starts."""
@@ -95,10 +99,11 @@ class EnvSpec:
 
 @dataclass(frozen=True)
 class Episode:
-    """One finished episode, by the environment's own score."""
+    """One finished episode, by the environment's own score. `cut`: it had not ended when an evaluation left it."""
 
     score: float
     length: int
+    cut: bool = False
 
 
 @dataclass(frozen=True)

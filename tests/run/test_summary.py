@@ -39,6 +39,10 @@ PROMISED = [
     "return_human_normalised",
     "eval_human_normalised",
     "warnings",
+    "startup_seconds",
+    "train_seconds",
+    "evaluation_seconds",
+    "checkpoint_seconds",
 ]
 
 SUMMARY = Summary(
@@ -69,7 +73,7 @@ SUMMARY = Summary(
 
 def test_the_keys_are_those_promised_in_their_order() -> None:
     assert list(SUMMARY.to_json()) == PROMISED
-    assert list(SUMMARY.to_json()["eval"]) == ["episodes", "mean", "std", "min", "max"]
+    assert list(SUMMARY.to_json()["eval"]) == ["episodes", "mean", "std", "min", "max", "cut"]
 
 
 @pytest.mark.parametrize("summary", [SUMMARY, dataclasses.replace(SUMMARY, eval=None, solved_at_steps=None)])
@@ -88,9 +92,13 @@ def test_unknown_fields_are_passed_over_and_missing_ones_named() -> None:
         Summary.from_json({name: value for name, value in content.items() if name not in ("steps", "eval")})
 
 
-def test_a_summary_of_before_human_scores_is_still_read() -> None:
+@pytest.mark.parametrize("later", ["human", "_seconds"])
+def test_a_summary_of_before_human_scores_or_shares_of_seconds_is_still_read(later: str) -> None:
     content = SUMMARY.to_json()
-    assert Summary.from_json({name: content[name] for name in PROMISED if "human" not in name}) == SUMMARY
+    old = {name: value for name, value in content.items() if later not in name or name == "solved_at_seconds"}
+    old["eval"] = {name: value for name, value in content["eval"].items() if name != "cut"}
+    assert len(old) < len(content)
+    assert Summary.from_json(old) == SUMMARY
 
 
 def test_a_score_that_is_not_a_number_is_null() -> None:

@@ -306,3 +306,11 @@ def test_quiet_prints_nothing(make_report: MakeReport, capsys: pytest.CaptureFix
     view.message("hello")
     view.stop()
     assert capsys.readouterr() == ("", "")
+
+
+def test_the_last_frame_has_no_time_left(make_report: MakeReport) -> None:
+    """A run that is solved early has not used its budget, and yet nothing is to come."""
+    report = make_report(phase="finished")
+    assert "ETA" not in plain_line(report)
+    assert "ETA" not in draw(Page("t", FACTS, 100, 30), report, Returns()).plain
+    assert "ETA" in plain_line(make_report(phase="train"))

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from typing import Any
 
 from passel.arena import Arena
-from passel.place.base import Placement
+from passel.place.base import Placement, WorkerDiedError
 from passel.place.board import Command, State
 from passel.place.budget import at_most, tiny_is_zero
 from passel.place.cast import BOTH
 from passel.place.plan import NEXT_TURN, Plan
 from passel.place.worker import Worker
 from passel.sync.base import Semaphore
+from passel.types import PasselError
 
 
 class Bell:
@@ -85,15 +87,25 @@ class Inline(Placement):
             while worker.ahead:
                 for other in self._workers:
                     if other.behind:
-                        other.turn()
+                        self._turn(other)
             if len(self._workers) > 1:
                 worker.idle()  # the others had their turns
             updates = self._updates[worker.rank]
-            worker.turn()
+            self._turn(worker)
             if self._every_turn_updates and self._updates[worker.rank] == updates and worker.resting:
                 self._next_turn[0] = place  # it was cut off, or had no turn
                 return
         self._next_turn[0] = 0
+
+    def _turn(self, worker: Worker) -> None:
+        """A worker's turn. What it raises is told as of a worker that is a process: by its name, with its traceback."""
+        try:
+            worker.turn()
+        except PasselError:
+            raise
+        except Exception as error:
+            cause, trace = f"{type(error).__name__}: {error}", traceback.format_exc()
+            raise WorkerDiedError(self.plan.cast.name(worker.rank), cause, trace) from error
 
     def _in_order(self) -> list[Worker]:
         """By rank, but those who only act by how little they have: where there is room for one, it is not always the
@@ -108,7 +120,7 @@ class Inline(Placement):
             for worker in awake:
                 # One that is ahead would wait for the others, who are behind and awake too.
                 if worker.behind or not worker.ahead:
-                    worker.turn()
+                    self._turn(worker)
         for worker in self._workers:
             worker.park()
         self.plan.settle(self.arena)

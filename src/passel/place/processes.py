@@ -41,7 +41,7 @@ from passel.place.plan import Plan
 from passel.place.shop import Links
 from passel.place.silence import Silence
 from passel.sync.base import LONG, Semaphore, on_wait
-from passel.types import Bools, PasselError
+from passel.types import Bools, DivergedError, PasselError
 
 START_PATIENCE = 120.0  # seconds; building environments may be slow
 PAUSE_PATIENCE = 120.0  # seconds; one step of a slow environment
@@ -264,8 +264,8 @@ class Processes(Placement):
         return said + silently
 
     def _error_of(self, child: Child, kind: str, message: str, trace: str) -> WorkerDiedError | PasselError:
-        if kind == "user":
-            return PasselError(message)
+        if kind in ("user", "diverged"):
+            return DivergedError(message) if kind == "diverged" else PasselError(message)
         silent = self._silent(LATE) if kind == "waited" else []
         if silent:
             return WorkerHangsError(", ".join(silent), f"{child.name} {message.removeprefix('TimeoutError: ')}")
@@ -388,7 +388,7 @@ def _main(target: Callable[..., None], errors: Connection, wrapped: CloudpickleW
         with at_most(plan.threads), tiny_is_zero():
             target(plan, *args)
     except PasselError as error:
-        errors.send(("user", str(error), ""))
+        errors.send(("diverged" if isinstance(error, DivergedError) else "user", str(error), ""))
         sys.exit(2)
     except BaseException as error:
         kind = "waited" if isinstance(error, TimeoutError) else "crash"

@@ -18,7 +18,7 @@ from passel.nets.flat import Flat
 from passel.nets.network import AutogradLoss
 from passel.nets.perceptron import RecordedLoss
 from passel.sync.base import Costs, Kit, NonFiniteError, Semaphore, Server, Sync, await_bell
-from passel.types import Minibatch, PasselError
+from passel.types import DivergedError, Minibatch
 
 PATIENCE = 120.0
 
@@ -83,14 +83,14 @@ class CriticHalf(Server):
         try:
             self._sync.push(self._critic.value_loss(batch))
         except NonFiniteError as error:
-            raise PasselError(explain(error, [self._sync.flat.module], batch, self._lessons)) from error
+            raise DivergedError(explain(error, [self._sync.flat.module], batch, self._lessons)) from error
 
     def fetch(self) -> None:
         """Bring the critic up to date, and lay it where the worker finds it."""
         try:
             self._sync.pull()
         except NonFiniteError as error:
-            raise PasselError(explain(error, [self._sync.flat.module])) from error
+            raise DivergedError(explain(error, [self._sync.flat.module])) from error
         self._refused[0] = self._sync.costs.refused
         self._values.copy_(self._sync.flat.values)
 

@@ -200,7 +200,12 @@ def _check_ranges(config: RunConfig, numbers: Any) -> None:
     )
     rules: list[tuple[Any, tuple[str, ...], Callable[[Any], bool], str]] = [
         (config, ("workers", "learners", *positive), lambda v: v >= 1, "at least 1"),
-        (config, ("seed", "threads", "l1", "eval_episodes", "schedule_steps"), lambda v: v >= 0, "0 or more"),
+        (
+            config,
+            ("seed", "threads", "l1", "eval_episodes", "eval_max_steps", "checkpoint_seconds", "schedule_steps"),
+            lambda v: v >= 0,
+            "0 or more",
+        ),
         (
             numbers,
             (

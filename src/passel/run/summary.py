@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import MISSING, dataclass, field, fields
 from typing import Any, Literal, Self
 
 from passel.run.files import plain
@@ -21,13 +21,15 @@ class EvalResult:
     std: float
     min: float
     max: float
+    #: Episodes that had not ended when they were left, and count with their score so far.
+    cut: int = 0
 
 
 @dataclass(frozen=True)
 class Evaluation(EvalResult):
     """The scores of a policy that was loaded from a checkpoint, and the step of that checkpoint."""
 
-    step: int
+    step: int = field(kw_only=True)
 
 
 @dataclass(frozen=True)
@@ -61,6 +63,11 @@ class Summary:
     eval_human_normalised: float | None = None
     #: What the watcher found implausible: values, losses or steps of the policy out of all proportion.
     warnings: tuple[str, ...] = ()
+    #: What `seconds` is made of. Speeds are those of training alone.
+    startup_seconds: float = 0.0
+    train_seconds: float = 0.0
+    evaluation_seconds: float = 0.0
+    checkpoint_seconds: float = 0.0
 
     def to_json(self) -> dict[str, Any]:
         """The object that summary.json holds."""

@@ -238,7 +238,9 @@ def _common_title(runs: Sequence[Run]) -> str:
 
 def _draw_speed(axes: Any, runs: Sequence[Run], x: str) -> None:
     for index, run in enumerate(runs):
-        axes.plot(*run.column(x, "steps_per_second"), **_line_style(index))
+        # Earlier versions closed a run with a speed of 0, measured while nothing trained.
+        trained = Run(run.name, run.title, [row for row in run.rows if row.get("phase") != "finished"])
+        axes.plot(*trained.column(x, "steps_per_second"), **_line_style(index))
     axes.set_ylim(bottom=0)
     axes.set_ylabel("steps/s")
     axes.yaxis.set_major_formatter(_short)

@@ -220,7 +220,8 @@ def _evaluation(found: Mapping[str, Any] | None, human: float | None) -> str:
     if not found:
         return "none was made"
     mean, std, low, high = (format_number(float(found[name])) for name in ("mean", "std", "min", "max"))
-    return f"{mean} ± {std}  [{low}, {high}] over {found['episodes']} greedy episodes{_of_human(human)}"
+    cut = f", {found['cut']} of them cut before their end" if found.get("cut") else ""
+    return f"{mean} ± {std}  [{low}, {high}] over {found['episodes']} greedy episodes{cut}{_of_human(human)}"
 
 
 def _training(summary: Mapping[str, Any]) -> str:
@@ -242,6 +243,11 @@ def _of_human(normalised: float | None) -> str:
 def _speed(summary: Mapping[str, Any]) -> str:
     steps, updates = summary.get("steps_per_second", 0.0), summary.get("updates_per_second", 0.0)
     parts = [f"{format_count(steps)} steps/s", f"{format_count(updates)} updates/s"]
+    spent = {"start-up": "startup", "training": "train", "evaluation": "evaluation", "checkpoints": "checkpoint"}
+    took = {name: summary.get(f"{activity}_seconds") or 0.0 for name, activity in spent.items()}
+    if took["training"]:
+        parts[-1] += " in training"
+        parts += [f"{name} {format_duration(seconds)}" for name, seconds in took.items() if seconds >= 0.05]
     if summary.get("peak_rss_mb"):
         parts.append(f"{summary['peak_rss_mb']:,.0f} MB at most")
     if summary.get("workers_restarted"):

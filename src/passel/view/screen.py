@@ -121,8 +121,10 @@ def _header(page: Page, report: Report) -> Text:
 def _progress(width: int, report: Report) -> Text:
     numbers = (
         f" {100 * progress(report):5.1f} %  {format_count(report.steps)}/{format_count(report.total_steps)}"
-        f"  {format_duration(report.seconds)}  ETA {format_duration(eta(report))}"
+        f"  {format_duration(report.seconds)}"
     )
+    if report.phase != "finished":
+        numbers += f"  ETA {format_duration(eta(report))}"
     # 41 columns hold all but the longest numbers, so that the bar does not breathe as they change.
     numbers = numbers.ljust(41)
     line = _bar(progress(report), width - len(numbers), "green")

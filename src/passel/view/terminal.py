@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Protocol, TextIO
 
@@ -101,10 +103,11 @@ def plain_line(report: Report) -> str:
     frames = "" if report.frames == report.steps else f", {format_count(report.frames)} frames"
     goal = "" if report.solved_at is None else f" of {format_number(report.solved_at)}"
     shares = [f"{stage} {format_share(report.shares[stage])}" for stage in stages_in([report.shares])]
+    left = "" if report.phase == "finished" else f", ETA {format_duration(eta(report))}"
     parts = [
         f"{100 * progress(report):5.1f}%",
         f"{format_count(report.steps)}/{format_count(report.total_steps)} steps{frames}",
-        f"{format_duration(report.seconds)}, ETA {format_duration(eta(report))}",
+        format_duration(report.seconds) + left,
         f"return {score}{goal}{human}",
         f"{format_count(report.steps_per_second)} steps/s",
         f"{format_count(report.updates_per_second)} updates/s",
@@ -121,7 +124,7 @@ class _Shown:
 
 
 class LiveView:
-    """A screen that renews itself in place, in `report` and nowhere else: no thread, no timer.
+    """A screen that renews itself in place, in `report` and nowhere else: it has no thread and no timer of its own.
 
     A report that comes too soon after the last is kept and not drawn, unless the phase changed: an evaluation may take
     long, and the screen must not say "train" all the while.
@@ -176,8 +179,19 @@ def make_view(stream: TextIO | None = None, quiet: bool = False) -> View:
     """The view that suits the stream (standard output unless told): live on a terminal, plain elsewhere."""
     if quiet:
         return QuietView()
-    stream = stream or sys.stdout
+    stream = own_stream(stream or sys.stdout)
     console = Console(file=stream, highlight=False)
     if console.is_terminal and not console.is_dumb_terminal and console.encoding.startswith("utf"):
         return LiveView(console)
     return PlainView(stream)
+
+
+def own_stream(stream: TextIO) -> TextIO:
+    """Standard output by a descriptor of its own: a thread that is stuck there must not hold Python's lock on it.
+
+    Any other stream is returned as it is: a notebook's has a descriptor that leads elsewhere.
+    """
+    if stream is sys.__stdout__:
+        with suppress(OSError, ValueError):
+            return os.fdopen(os.dup(stream.fileno()), "w", encoding=stream.encoding, errors=stream.errors)
+    return stream

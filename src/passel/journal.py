@@ -1,0 +1,119 @@
+"""What a run writes and says of itself while it trains: events, metrics, TensorBoard, notices.
+
+Runs in: the process that the user started.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from datetime import UTC, datetime
+from typing import Any
+
+from passel.run.folder import RunFolder
+from passel.types import PasselError, Report
+from passel.view.display import GuardedView
+from passel.view.tensorboard import TensorBoardLog
+
+MOST_EVENTS = 1000  # that wait for a disk; the oldest go first
+
+
+class Retry:
+    """When to try again what has failed: after a second, then after twice as long each time, five minutes at most."""
+
+    def __init__(self, first: float = 1.0, longest: float = 300.0) -> None:
+        self._first, self._longest = first, longest
+        self.seconds = 0.0
+        self._at = 0.0
+
+    @property
+    def due(self) -> bool:
+        return time.perf_counter() >= self._at
+
+    def failed(self) -> None:
+        self.seconds = min(max(2 * self.seconds, self._first), self._longest)
+        self._at = time.perf_counter() + self.seconds
+
+    def worked(self) -> None:
+        self.seconds = self._at = 0.0
+
+
+class Journal:
+    """Nothing here ends a run: what cannot be written is a notice, and is tried again later.
+
+    Events wait in memory until they can be written. Reports of the metrics that cannot be written are lost, because the
+    next one is as good.
+    """
+
+    def __init__(self, folder: RunFolder, view: GuardedView, tensorboard: bool) -> None:
+        self.folder, self._view = folder, view
+        self._tensorboard = TensorBoardLog(folder.tb) if tensorboard else None
+        self._waiting: deque[tuple[str, dict[str, Any]]] = deque(maxlen=MOST_EVENTS)
+        self._told: set[str] = set()
+        self._retries = {what: Retry() for what in ("events", "metrics", "TensorBoard")}
+
+    def notice(self, text: str, kind: str = "notice", **fields: Any) -> None:
+        """A sentence for the user, on the screen and in events.jsonl; the same sentence only once."""
+        if text not in self._told:
+            self._told.add(text)
+            self._view.message(text)
+            self.event(kind, text=text, **fields)
+
+    def event(self, kind: str, **fields: Any) -> None:
+        now = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        self._waiting.append((kind, {"time": now, **fields}))
+        self._attempt("events", self._write_events)
+
+    def report(self, report: Report) -> None:
+        """A line of the metrics, and TensorBoard's."""
+        if self._waiting:
+            self._attempt("events", self._write_events)
+        self._attempt("metrics", lambda: self.folder.metric(report))
+        if self._tensorboard is not None:
+            self._attempt("TensorBoard", self._tensorboard.report, report)
+
+    def draw(self, *graph: Any) -> None:
+        """A network's graph for TensorBoard."""
+        if self._tensorboard is not None:
+            self._attempt("TensorBoard", self._tensorboard.graph, *graph)
+
+    def tell_of_the_view(self) -> None:
+        """What went wrong in the view is an event, and a notice if the view can still show one."""
+        while self._view.failures:
+            self.notice(self._view.failures.pop(0))
+
+    def moved(self, folder: RunFolder) -> None:
+        """The run is at home elsewhere from now on."""
+        self.folder = folder
+        if self._tensorboard is not None:
+            with suppress(Exception):
+                self._tensorboard.close()
+            self._tensorboard = TensorBoardLog(folder.tb)
+
+    def close(self) -> None:
+        with suppress(Exception):  # what TensorBoard still holds of a disk that failed
+            if self._tensorboard is not None:
+                self._tensorboard.close()
+
+    def _write_events(self) -> None:
+        while self._waiting:
+            kind, fields = self._waiting[0]
+            self.folder.event(kind, **fields)
+            self._waiting.popleft()
+
+    def _attempt(self, what: str, write: Callable[..., object], *args: Any) -> None:
+        retry = self._retries[what]
+        if not retry.due:
+            return
+        try:
+            write(*args)
+        except Exception as error:
+            retry.failed()
+            if what == "TensorBoard":  # its writer does not recover
+                self.moved(self.folder)
+            reason = error if isinstance(error, PasselError) else f"{type(error).__name__}: {error}"
+            self.notice(f"The {what} cannot be written: {reason}. Training goes on, and it is tried again.")
+        else:
+            retry.worked()

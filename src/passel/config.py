@@ -120,7 +120,9 @@ class RunConfig:
     )
     checkpoint_every: int = option(100_000, "Steps between two checkpoints.")
     checkpoint_seconds: float = option(
-        300.0, "Seconds between two checkpoints, if --checkpoint-every has not asked for one before."
+        300.0,
+        "Seconds between two checkpoints, if --checkpoint-every has not asked for one before; 0: by steps alone, as "
+        "in an inline run that a rest would change.",
     )
     keep_checkpoints: int = option(3, "How many checkpoints to keep.")
     tensorboard: bool = option(True, "Write TensorBoard events.")

@@ -54,8 +54,13 @@ class Saver:
         self._due_at, self._saved_at = (steps // every + 1) * every, time.perf_counter()
 
     def due(self, steps: int) -> bool:
-        old = time.perf_counter() - self._saved_at >= self._plan.config.checkpoint_seconds
-        return (steps >= self._due_at or old) and self._retry.due
+        return (steps >= self._due_at or self._is_old()) and self._retry.due
+
+    def _is_old(self) -> bool:
+        """Whether the last checkpoint is older than --checkpoint-seconds."""
+        seconds = self._plan.config.checkpoint_seconds
+        by_clock = seconds > 0 and not self._plan.rests_matter
+        return by_clock and time.perf_counter() - self._saved_at >= seconds
 
     @property
     def sound(self) -> bool:

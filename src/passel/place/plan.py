@@ -89,6 +89,16 @@ class Plan:
         """Who acts and who learns."""
         return cast_for(self.workers, self.config.learners, apart=self.algorithm.apart, dreams=self.algorithm.dreams)
 
+    @property
+    def rests_matter(self) -> bool:
+        """Whether the moment of a rest changes an inline run: then a clock must not choose it, or the same seed would
+        not give the same weights.
+        """
+        apart = self.cast.apart or (self.algorithm.dreams and self.workers > 1)
+        gossips = self.config.sync == "gossip" and self.workers > 2
+        shared = getattr(self.numbers, "memory", "local") == "global" and self.workers > 1
+        return self.config.place == "inline" and (apart or gossips or shared)
+
     def threads_of(self, rank: int) -> int:
         """How many threads worker `rank` may use."""
         if self.cast.roles[rank] != LEARNER:

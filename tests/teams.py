@@ -6,8 +6,8 @@ What a child process runs must be importable by name, so it stands here and not 
 from __future__ import annotations
 
 import multiprocessing
-import tempfile
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -124,8 +124,8 @@ def in_processes(
     arena = Arena({**prefixed("sync", scheme.specs()), **prefixed("own", {**(more or {}), "over": FLAG})}, shared=True)
     arena["sync/vector"].copy_(Flat(make()).values)
     scheme.start(arena.below("sync"))
-    with tempfile.TemporaryDirectory() as folder:
-        links = scheme.links(ProcessKit(folder))
+    with closing(ProcessKit()) as kit:
+        links = scheme.links(kit)
         shards = [_start(_serve, scheme, arena, links, index) for index in range(scheme.server_count)]
         workers = [_start(_learn, scheme, make, life, arena, links, rank) for rank in range(scheme.workers)]
         try:

@@ -14,7 +14,7 @@ import torch
 
 import passel
 from harness import newest
-from passel import api, supervisor
+from passel import api, examiner
 from passel.algos.ppo import PPO
 from passel.api import make_plan
 from passel.clock import STAGES
@@ -39,7 +39,7 @@ MEASURED = [COLUMNS[name] for name in ("heartbeat", "staleness", *STAGES)]
 
 @pytest.fixture(autouse=True)
 def _no_evaluation(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(supervisor, "play", lambda *args, **options: [Episode(0.0, 1)])
+    monkeypatch.setattr(examiner, "play", lambda *args, **options: [Episode(0.0, 1)])
 
 
 def content(run: Path) -> dict[str, bytes]:

@@ -82,7 +82,8 @@ def test_told_to_stop_everybody_stops_whoever_waits_for_whom(tmp_path: Path, fla
         assert command.stderr == ""
     result = summary(run)
     assert result["status"] == "stopped"
-    assert kinds(run) == ["started", "first step", "checkpointed", "stopped"]
+    told = [kind for kind in kinds(run) if kind != "notice"]  # of more workers than this machine has cores
+    assert told == ["started", "first step", "checkpointed", "stopped"]
     assert_whole(run)
     if flags is not SLOW:
         assert resumed_inline(run).summary.updates > result["updates"] > 0

@@ -318,7 +318,7 @@ class TestDyna:
 
     def test_cart_pole_within_6000_real_steps(self) -> None:
         """By the preset. A random policy keeps the pole up for 22 steps; what DQN needs: bench/results/dyna.md."""
-        asked = {"algo": "dyna", "env": "CartPole-v1", "workers": 1, "steps": 6000, "seed": 103}
+        asked = {"algo": "dyna", "env": "CartPole-v1", "place": "inline", "workers": 1, "steps": 6000, "seed": 103}
         plan = make_plan(*resolve_config(asked), "CartPole-v1")
         arena = new_arena(plan)
         placement, best = Inline(plan, arena), 0.0

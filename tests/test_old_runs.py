@@ -14,7 +14,7 @@ import pytest
 
 import passel
 from harness import newest
-from passel import supervisor
+from passel import examiner
 from passel.algos import ALGORITHMS
 from passel.types import Episode
 
@@ -61,7 +61,7 @@ def test_a_policy_of_passel_0_1_0_answers_as_it_did(run: Path) -> None:
 
 @pytest.mark.parametrize("run", RUNS, indirect=True)
 def test_a_run_of_passel_0_1_0_is_resumed(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(supervisor, "play", lambda *args, **options: [Episode(0.0, 1)])
+    monkeypatch.setattr(examiner, "play", lambda *args, **options: [Episode(0.0, 1)])
     before = newest(run)
     more = before.step + (8 if before.step < 100 else 120)
     summary = passel.resume(run, steps=more, quiet=True).summary

@@ -40,7 +40,7 @@ FIELDS = [
     *("steps_per_second", "updates_per_second", "return_mean_100", "solved_at_seconds", "solved_at_steps"),
     *("solved_at_episodes", "eval", "peak_rss_mb", "workers_restarted", "checkpoint"),
     *("return_human_normalised", "eval_human_normalised"),
-    *("startup_seconds", "train_seconds", "evaluation_seconds", "checkpoint_seconds"),
+    *("startup_seconds", "train_seconds", "evaluation_seconds", "checkpoint_seconds", "warnings"),
 ]
 
 

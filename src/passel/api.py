@@ -202,7 +202,7 @@ def resume(
         if env is not None:
             load(path).moved_to(plan.spec)  # refuses another shape
         arena = _make_arena(plan, view)
-        saved = _restore(saved, folder, plan, arena, view)
+        saved = _restore(saved, folder, arena, view)
         history = dataclasses.replace(History.from_meta(saved.meta), resumed=history.resumed, eval=None)
         if asked:
             folder.write_config(as_dict(config, numbers))
@@ -238,12 +238,10 @@ def _check_usable(saved: checkpoint.Checkpoint) -> None:
     vectors_of(saved)
 
 
-def _restore(
-    saved: checkpoint.Checkpoint, folder: RunFolder, plan: Plan, arena: Arena, view: View
-) -> checkpoint.Checkpoint:
+def _restore(saved: checkpoint.Checkpoint, folder: RunFolder, arena: Arena, view: View) -> checkpoint.Checkpoint:
     """Fill the arena from a checkpoint, or from the one before it if it does not fit; the one that was used."""
     try:
-        plan.restore(arena, {name: tensor for group in saved.groups.values() for name, tensor in group.items()})
+        arena.load({name: tensor for group in saved.groups.values() for name, tensor in group.items()})
         for name, number, page in saved.pages():
             arena.load_page(name, number, page)
         return saved
@@ -253,7 +251,7 @@ def _restore(
         except PasselError:
             raise error from None
         view.message(f"{saved.path} does not fit ({error}): the one before it, of step {older.step}, is used.")
-        return _restore(older, folder, plan, arena, view)
+        return _restore(older, folder, arena, view)
 
 
 def _schedule_of(content: Mapping[str, Any]) -> dict[str, int]:

@@ -211,7 +211,7 @@ class Arena(Tensors):
         here.copy_(page)
 
     def load(self, tensors: Mapping[str, Tensor]) -> None:
-        """Fill from a checkpoint that has exactly the names, shapes and types of what is kept whole."""
+        """Fill from a checkpoint that has the names, shapes and types of what is kept whole."""
         kept = {name: spec for name, spec in self.specs.items() if spec.keep and not spec.pages}
         for name, spec in kept.items():
             found = tensors.get(name)
@@ -220,7 +220,10 @@ class Arena(Tensors):
             if found is None or tuple(found.shape) != spec.shape or found.dtype != spec.dtype:
                 raise PasselError(f"the checkpoint has no {name} of shape {spec.shape} and type {spec.dtype}")
         for name in kept:
-            self[name].copy_(tensors[name])
+            if name in tensors:
+                self[name].copy_(tensors[name])
+            else:
+                self[name].zero_()
 
 
 def _aligned(nbytes: int) -> int:

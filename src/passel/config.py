@@ -189,7 +189,7 @@ _NAMES = {int: "a whole number", float: "a number", str: "text", bool: "true or 
 def read_toml(path: Path) -> dict[str, Any]:
     """The keys of a configuration file. Tables are only for the eye: their keys count as if they stood at the top."""
     try:
-        content = read_config(path)
+        content = read_config(path, follow=True)
     except FileNotFoundError:
         raise PasselError(f"there is no file {path}. Give --config the path of a TOML file.") from None
     except ValueError as error:

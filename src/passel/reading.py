@@ -60,9 +60,9 @@ def open_regular(path: str | Path, flags: int = os.O_RDONLY, *, follow: bool = F
     return fd
 
 
-def read_regular(path: str | Path, most: int = MB, *, follow: bool = True) -> bytes:
-    """All bytes of a regular file that has at most `most` of them, or an OSError. Inside a run folder, do not `follow`
-    links.
+def read_regular(path: str | Path, most: int = MB, *, follow: bool = False) -> bytes:
+    """All bytes of a regular file that has at most `most` of them, or an OSError. `follow` links only where the user
+    named the file: inside a run folder they lead out of it.
     """
     with os.fdopen(open_regular(path, follow=follow), "rb") as file:
         data = file.read(most + 1)
@@ -108,7 +108,7 @@ def from_toml(data: bytes) -> dict[str, Any]:
         raise ValueError("nested too deeply") from None
 
 
-def read_config(path: Path, *, follow: bool = True) -> dict[str, Any]:
+def read_config(path: Path, *, follow: bool = False) -> dict[str, Any]:
     """A configuration of which every value has a size and, where code depends on it at once, a type; a ValueError or an
     OSError otherwise.
     """

@@ -38,11 +38,11 @@ PROMISED = [
     "checkpoint",
     "return_human_normalised",
     "eval_human_normalised",
-    "warnings",
     "startup_seconds",
     "train_seconds",
     "evaluation_seconds",
     "checkpoint_seconds",
+    "warnings",
 ]
 
 SUMMARY = Summary(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -89,7 +90,11 @@ class ReplayExperience:
 
     @staticmethod
     def specs() -> dict[str, Spec]:
-        return {"credit": Spec((), torch.float64), "ahead": Spec((2,), torch.int64), "drawn_from": Stream.SPEC}
+        return {
+            "credit": Spec((), torch.float64),
+            "ahead": Spec((2,), torch.int64, optional=True),
+            "drawn_from": replace(Stream.SPEC, optional=True),
+        }
 
     def __init__(
         self,

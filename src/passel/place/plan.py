@@ -6,7 +6,7 @@ is sent to a worker when the worker is started.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, cast
@@ -46,8 +46,6 @@ from passel.types import EnvSpec, Ints
 
 #: Of an inline run: the worker whose turn is next, where the last step of a run cut a round short.
 NEXT_TURN = "board/next_turn"
-#: What the checkpoints of passel 0.1.0 do not have; zero there.
-SINCE_0_1_0 = (NEXT_TURN, "/experience/ahead", "/experience/drawn_from")
 
 
 @dataclass(frozen=True)
@@ -178,7 +176,7 @@ class Plan:
         numbers, spec, workers = self.numbers, self.spec, self.workers
         specs = prefixed("board", Board.specs(workers, len(self.server_names)))
         if self.config.place == "inline":
-            specs |= {NEXT_TURN: Spec((1,), torch.int64)}
+            specs |= {NEXT_TURN: Spec((1,), torch.int64, optional=True)}
         for name, scheme in self.schemes.items():
             specs |= prefixed(f"sync/{name}", scheme.specs())
         specs |= self.diet.shared_specs()
@@ -198,11 +196,6 @@ class Plan:
         tensors = _blank(self.algorithm.specs(self.numbers, self.spec))
         for name, flat in self.make_algorithm(tensors).flats.items():
             arena[f"sync/{name}/vector"].copy_(flat.values)
-
-    def restore(self, arena: Arena, tensors: Mapping[str, torch.Tensor]) -> None:
-        """Fill an arena from a checkpoint's tensors, also from one of passel 0.1.0, which did not keep all of them."""
-        later = {name: spec for name, spec in arena.specs.items() if name.endswith(SINCE_0_1_0)}
-        arena.load({**_blank(later), **tensors})
 
     def start(self, arena: Arena) -> None:
         """Make a new or a resumed arena ready for workers."""

@@ -114,7 +114,8 @@ def save(
             raise OSError(errno.ENOTDIR, f"{FOLDER} is a symbolic link, which is not followed", str(checkpoints))
         _tidy(checkpoints)
         shared = _read_base(base)
-        plan = plan_pages(pages or {}, shared.index, shared.index.usable(shared.path, shared.files))
+        usable = shared.index.usable(shared.path, shared.files, again=shared.path == final)
+        plan = plan_pages(pages or {}, shared.index, usable)
         needed += plan.nbytes
         _check_space(checkpoints, needed)
         aside = checkpoints / f"{_WRITING}{secrets.token_hex(8)}"
@@ -401,9 +402,9 @@ def _read_manifest(folder: Path) -> dict[str, Any]:
     """The manifest of a checkpoint, after its digest and the type of every field were checked."""
     path = folder / MANIFEST
     try:
-        text = read_regular(path, MANIFEST_LIMIT, follow=False)
+        text = read_regular(path, MANIFEST_LIMIT)
         sealed = os.path.lexists(folder / DIGEST)
-        digest = read_regular(folder / DIGEST, 1000, follow=False) if sealed else None
+        digest = read_regular(folder / DIGEST, 1000) if sealed else None
         manifest = from_json(text)
     except FileNotFoundError as error:
         raise BrokenCheckpoint(f"{path} is missing") from error

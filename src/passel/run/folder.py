@@ -173,7 +173,7 @@ class RunFolder:
         self._metrics.keep(lambda row: row.get("steps", 0) <= after_step and row.get("seconds", 0) <= after_seconds)
 
     def read_config(self) -> dict[str, Any]:
-        content = _parsed(self.path / CONFIG, partial(read_config, follow=False))
+        content = _parsed(self.path / CONFIG, partial(read_config))
         missing = [name for name in ("env", "algo") if name not in content]
         if missing:
             raise PasselError(f"{self.path / CONFIG} has no {missing[0]}. Mend it by hand or start a new run.")
@@ -258,7 +258,7 @@ def _is_left_behind(path: Path) -> bool:
         found = ASIDE.fullmatch(path.name)
         return found is not None and found["name"] in _NEEDED
     try:
-        return re.fullmatch(rb"([0-9]+ \S*\n)?", read_regular(path, 1000, follow=False)) is not None
+        return re.fullmatch(rb"([0-9]+ \S*\n)?", read_regular(path, 1000)) is not None
     except OSError:
         return False
 
@@ -337,7 +337,7 @@ def _checked_levels(found: dict[str, Any]) -> dict[str, Any]:
         if as_fields(part, found[name]).keys() != part.keys():
             raise ValueError(f"its {name} has no mean or no levels")
         for level in found[name]["levels"]:
-            if as_fields(row, level).keys() != row.keys():
+            if not row.keys() <= as_fields(row | {"cut": int}, level).keys():
                 raise ValueError(f"a level of its {name} lacks a score")
     return found
 
@@ -346,7 +346,7 @@ def _document(path: Path) -> dict[str, Any]:
     """One JSON object whose texts can be shown and whose numbers fit into a machine word."""
 
     def read(path: Path) -> Any:
-        content = from_json(read_regular(path, DOCUMENT_LIMIT, follow=False))
+        content = from_json(read_regular(path, DOCUMENT_LIMIT))
         check_plain(content)
         return content
 

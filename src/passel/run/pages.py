@@ -65,12 +65,14 @@ class PageIndex:
             raise ValueError("its pages are in files that it does not have")
         return cls(places, sizes)
 
-    def usable(self, folder: Path, files: Mapping[str, Any]) -> set[str]:
+    def usable(self, folder: Path, files: Mapping[str, Any], *, again: bool = False) -> set[str]:
         """The files that a later checkpoint may share: they are there, whole by their size, and at least half of what
-        is in them is still wanted (so that a disk never holds much more than twice of what it must).
+        is in them is still wanted (so that a disk never holds much more than twice of what it must). A checkpoint that
+        is written `again`, with another `meta`, shares them all.
         """
         living = Counter(file for places in self.places.values() for _, file in places.values())
-        return {name for name in self.sizes if 2 * living[name] >= self.sizes[name] and _is_whole(folder, name, files)}
+        wanted = {name for name, size in self.sizes.items() if again or 2 * living[name] >= size}
+        return {name for name in wanted if _is_whole(folder, name, files)}
 
 
 @dataclass(frozen=True)

@@ -61,13 +61,13 @@ class Summary:
     #: Both scores where random play is 0 and a human is 1, if theirs are known.
     return_human_normalised: float | None = None
     eval_human_normalised: float | None = None
-    #: What the watcher found implausible: values, losses or steps of the policy out of all proportion.
-    warnings: tuple[str, ...] = ()
     #: What `seconds` is made of. Speeds are those of training alone.
     startup_seconds: float = 0.0
     train_seconds: float = 0.0
     evaluation_seconds: float = 0.0
     checkpoint_seconds: float = 0.0
+    #: What the watcher found implausible: values, losses or steps of the policy out of all proportion.
+    warnings: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """The object that summary.json holds."""

@@ -119,7 +119,9 @@ def read_run(folder: Path) -> Run:
     """Read the metrics of a run, and its name from its configuration."""
     path = folder / "metrics.jsonl"
     if not path.exists():
-        raise PasselError(f"{path} cannot be read (it is not there). Give the folder of a run, as runs/<name>.")
+        raise PasselError(
+            f"{path} cannot be read (No such file or directory). Give the folder of a run, as runs/<name>."
+        )
     refuse_links(folder)
     rows: list[dict[str, Any]] = []
     for number, (row, _) in enumerate(JsonLines(path).rows(), start=1):
@@ -152,7 +154,7 @@ def _append(rows: list[dict[str, Any]], row: dict[str, Any]) -> None:
 def _title(folder: Path) -> str:
     """The environment and the axes, as the configuration names them; the folder's name if there is none."""
     try:
-        config = read_config(folder / "config.toml", follow=False)
+        config = read_config(folder / "config.toml")
     except (OSError, ValueError):
         return folder.name
     words = [_word(config.get(name)) for name in ("env", "algo", "sync", "place")]

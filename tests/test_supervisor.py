@@ -22,7 +22,7 @@ from passel.arena import Arena
 from passel.evaluation import EvaluationStoppedError
 from passel.interrupts import Interrupts
 from passel.journal import Retry
-from passel.place.base import Placement, WorkerDiedError
+from passel.place.base import PAUSE_PATIENCE, Placement, WorkerDiedError
 from passel.place.board import COLUMNS, EPISODES, Command
 from passel.recipes.resolve import resolve_config
 from passel.run import checkpoint
@@ -51,7 +51,7 @@ class Puppets(Placement):
         super().__init__(*args)
         self.script: Iterator[Callable[[], None]] = iter(())
         self.told: list[str] = []
-        self.patience: float | None = None
+        self.patience = 0.0
         self.while_pausing: Callable[[], None] = lambda: None
         self.check: Callable[[], None] = lambda: None  # type: ignore[method-assign]
 
@@ -61,11 +61,13 @@ class Puppets(Placement):
     def advance(self, seconds: float) -> None:
         next(self.script)()
 
-    def pause(self, patience: float | None = None) -> None:
+    def pause(self, patience: Callable[[], float] = lambda: PAUSE_PATIENCE) -> None:
         self.told.append("pause")
-        self.patience = patience
         self.board.command = Command.WAIT
-        self.while_pausing()
+        try:
+            self.while_pausing()
+        finally:
+            self.patience = patience()
 
     def resume(self) -> None:
         self.told.append("resume")
@@ -461,7 +463,14 @@ class TestNothingLearntIsLost:
         run = stage(steps=80)
         run.scores = iter([1.0])
         run.run([run.work()])
-        assert run.puppets.patience is None
+        assert run.puppets.patience == PAUSE_PATIENCE
+
+    def test_a_stop_that_is_asked_for_during_a_pause_shortens_it(self, stage: Callable[..., Stage]) -> None:
+        run = stage(steps=80)
+        run.scores = iter([1.0])
+        run.puppets.while_pausing = lambda: setattr(run.interrupts, "requested", 15)
+        run.run([run.work()])
+        assert run.puppets.patience == supervisor.STOP_PATIENCE
 
     def test_a_death_at_rest_is_told(self, stage: Callable[..., Stage]) -> None:
         run = stage(steps=80)

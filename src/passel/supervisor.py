@@ -22,7 +22,7 @@ from passel.examiner import Examiner
 from passel.health import Health
 from passel.interrupts import Interrupts
 from passel.journal import Journal
-from passel.place.base import Placement, WorkerDiedError
+from passel.place.base import PAUSE_PATIENCE, Placement, WorkerDiedError
 from passel.place.board import EPISODES
 from passel.place.plan import Plan
 from passel.reading import as_fields
@@ -196,7 +196,7 @@ class Supervisor:
     def _rest(self) -> None:
         """Bring every worker to rest, and count the episodes that ended on the way."""
         if not self._resting:
-            self._placement.pause(STOP_PATIENCE if self._interrupts.requested else None)
+            self._placement.pause(lambda: STOP_PATIENCE if self._interrupts.requested else PAUSE_PATIENCE)
             self._resting = True
             self._stopwatch.switch("checkpoint")
             self._count_episodes()

@@ -189,7 +189,7 @@ class TestAWorkerThatHangs:
             advance_until(placement, lambda: bool(placement.board.column("updates").all()))
             os.kill(pid_of(placement, "worker 0"), signal.SIGSTOP)
             with pytest.raises(WorkerHangsError, match=r"^worker 0 does not respond: did not come to rest within 3 s$"):
-                placement.pause(patience=3.0)
+                placement.pause(lambda: 3.0)
             began = time.monotonic()
             placement.stop()
             assert time.monotonic() - began < 2 * STOP_PATIENCE

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import ClassVar
 
 from passel.arena import Arena
 from passel.place.board import Board, Command
 from passel.place.plan import Plan
+
+PAUSE_PATIENCE = 120.0  # seconds; one step of a slow environment
 
 
 class WorkerDiedError(Exception):
@@ -53,9 +55,9 @@ class Placement(ABC):
         """Let the workers work for about this long. Raises WorkerDiedError if one of them is gone."""
 
     @abstractmethod
-    def pause(self, patience: float | None = None) -> None:
+    def pause(self, patience: Callable[[], float] = lambda: PAUSE_PATIENCE) -> None:
         """Return when every worker is at rest and all that it must not lose is in the arena. Raises WorkerHangsError if
-        that takes longer than `patience` seconds, by default two minutes.
+        that takes longer than `patience()` seconds, which is asked again while it waits: a request to stop shortens it.
         """
 
     @abstractmethod

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from typing import Any
 
 from passel.arena import Arena
-from passel.place.base import Placement, WorkerDiedError
+from passel.place.base import PAUSE_PATIENCE, Placement, WorkerDiedError
 from passel.place.board import Command, State
 from passel.place.budget import at_most, tiny_is_zero
 from passel.place.cast import BOTH
@@ -114,7 +114,7 @@ class Inline(Placement):
         steps, apart = self.board.column("steps"), self.plan.cast.apart
         return sorted(self._workers, key=lambda worker: (steps[worker.rank], worker.rank)) if apart else self._workers
 
-    def pause(self, patience: float | None = None) -> None:
+    def pause(self, patience: Callable[[], float] = lambda: PAUSE_PATIENCE) -> None:
         self.board.command = Command.WAIT
         while awake := [worker for worker in self._workers if not worker.resting]:
             for worker in awake:

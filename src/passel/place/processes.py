@@ -31,7 +31,7 @@ from gymnasium.vector.utils import CloudpickleWrapper
 
 from passel.arena import Arena, cells
 from passel.place import forkserver
-from passel.place.base import Placement, WorkerDiedError, WorkerHangsError
+from passel.place.base import PAUSE_PATIENCE, Placement, WorkerDiedError, WorkerHangsError
 from passel.place.board import Board, Command, State
 from passel.place.budget import at_most, tiny_is_zero
 from passel.place.forkserver import context, main_hidden, warm_up
@@ -44,7 +44,6 @@ from passel.sync.base import LONG, Semaphore, on_wait
 from passel.types import Bools, DivergedError, PasselError
 
 START_PATIENCE = 120.0  # seconds; building environments may be slow
-PAUSE_PATIENCE = 120.0  # seconds; one step of a slow environment
 STOP_PATIENCE = 3.0
 #: The same where a process is gone without which the others cannot finish their update: they would only wait for it.
 BEREAVED_PATIENCE = 0.5
@@ -182,7 +181,7 @@ class Processes(Placement):
         self._forkserver = _pidfd(forkserver.process_id())
         if threading.current_thread() is threading.main_thread():
             self._suspend_before = signal.signal(signal.SIGTSTP, self._suspend)
-        self._wait_until(lambda: self.board.states == State.READY, START_PATIENCE, "start")
+        self._wait_until(lambda: self.board.states == State.READY, lambda: START_PATIENCE, "start")
         self._links = None
 
     def _spawn(self, name: str, target: Callable[..., None], *args: Any) -> None:
@@ -286,23 +285,24 @@ class Processes(Placement):
             return "it ended, and the forkserver, which would know how, was killed before"
         return f"it ended with exit code {code}, without a word"
 
-    def pause(self, patience: float | None = None) -> None:
+    def pause(self, patience: Callable[[], float] = lambda: PAUSE_PATIENCE) -> None:
         self.board.ask_for_rest()
-        self._wait_until(self.board.at_rest, PAUSE_PATIENCE if patience is None else patience, "come to rest")
+        self._wait_until(self.board.at_rest, patience, "come to rest")
         self.plan.settle(self.arena)
 
-    def _wait_until(self, done: Callable[[], Bools], patience: float, what: str) -> None:
+    def _wait_until(self, done: Callable[[], Bools], patience: Callable[[], float], what: str) -> None:
         """Until every worker has done it, and every server is there."""
-        deadline = time.monotonic() + patience
+        began = time.monotonic()
         while not (done().all() and (self.board.servers == State.READY).all()):
             self.advance(0.002)
-            if time.monotonic() > deadline:
+            limit = patience()
+            if time.monotonic() - began > limit:
                 late = self._names_of(~done())
                 states = zip(self.plan.server_names, self.board.servers, strict=True)
                 late += [name for name, s in states if s != State.READY]
                 # Who waits for another comes late through no fault of its own.
-                silent = self._silent(min(LATE, patience / 2))
-                raise WorkerHangsError(", ".join(silent or late), f"did not {what} within {patience:.0f} s")
+                silent = self._silent(min(LATE, limit / 2))
+                raise WorkerHangsError(", ".join(silent or late), f"did not {what} within {limit:.0f} s")
 
     def _suspend(self, number: int, frame: FrameType | None) -> None:
         """Ctrl-Z reaches the watcher only, for workers lead groups of their own: they stop, and go on, with it."""

@@ -199,11 +199,11 @@ class Command:
     def kill_tree(self) -> None:
         os.killpg(self.pid, signal.SIGKILL)
 
-    def await_training(self, run: Path, seconds: float = 90.0) -> None:
+    def await_training(self, run: Path, seconds: float = 30.0) -> None:
         """Until updates are being made."""
         self.await_that(lambda: any(row["updates"] for row in rows(run / "metrics.jsonl")), "training", seconds)
 
-    def await_that(self, condition: Callable[[], bool], what: str, seconds: float = 90.0) -> None:
+    def await_that(self, condition: Callable[[], bool], what: str, seconds: float = 30.0) -> None:
         def over() -> bool:
             return condition() or not self.running
 

@@ -23,7 +23,7 @@ from torch import Tensor
 from passel.arena import Spec
 from passel.envs.base import Envs
 from passel.envs.build import Factory, nearest
-from passel.envs.outcomes import OutcomeError, check_finite, check_finite_rewards
+from passel.envs.outcomes import check_batch
 from passel.envs.seeds import derive_seed
 from passel.envs.spaces import Spaces, read_spaces
 from passel.types import Array, Bounds, EnvSpec, Episode, PasselError, Step
@@ -148,7 +148,7 @@ class EnvPoolEnvs(Envs):
         obs = self._boundary(returned)
         real = ~self._resetting
         reward = np.where(real, reward, np.float32(0))
-        self._check(obs, reward)
+        check_batch(obs, reward, f"{self.spec.id} by EnvPool")
         terminated, truncated = terminated & real, truncated & real
         self._score += reward
         self._length += real
@@ -167,14 +167,6 @@ class EnvPoolEnvs(Envs):
         if self._pool is not None:
             self._pool.close()
             self._pool = None
-
-    def _check(self, obs: Array, reward: Array) -> None:
-        try:
-            check_finite_rewards(reward)
-            if obs.dtype.kind == "f":
-                check_finite(obs)
-        except OutcomeError as error:
-            raise PasselError(f"{error.cause} ({self.spec.id} by EnvPool). {error.cure}") from None
 
     def _finish(self, ended: Array) -> list[Episode]:
         if not ended.any():

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from passel.types import Array
+from passel.types import Array, PasselError
 
 NUMBERS = "biuf"  # kinds of numpy types that are numbers
 LARGEST = float(np.finfo(np.float32).max)  # rewards are learnt from in single precision
@@ -93,8 +93,22 @@ def check_finite(obs: Array) -> None:
     )
 
 
+def check_batch(obs: Array, reward: Array, where: str) -> None:
+    """The same of one step of many copies, whose back-end has read their types and shapes.
+
+    Raises:
+        PasselError: naming `where` it happened.
+    """
+    try:
+        check_finite_rewards(reward)
+        if obs.dtype.kind == "f":
+            check_finite(obs)
+    except OutcomeError as error:
+        raise PasselError(f"{error.cause} ({where}). {error.cure}") from None
+
+
 def check_finite_rewards(reward: Array) -> None:
-    """The same of the rewards of one step."""
+    """Refuse NaN and infinity among the rewards of one step."""
     if math.isfinite(np.vdot(reward, reward)) or np.isfinite(reward).all():
         return
     row = int(np.flatnonzero(~np.isfinite(reward))[0])

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from passel.arena import Spec
 from passel.envs.base import Envs
-from passel.envs.outcomes import OutcomeError, check_finite, check_finite_rewards
+from passel.envs.outcomes import check_batch
 from passel.envs.remote_errors import LostError, RefusedError, sentence
 from passel.envs.remote_link import DOUBLE, Answer, Link
 from passel.envs.remote_place import QUIET, Place
@@ -118,7 +118,7 @@ class RemoteEnvs(Envs):
         reward, ends = answer.array(1, (2, n), DOUBLE)
         obs, ended = next_obs, np.flatnonzero(ends)
         answer.check_arrays(3 if len(ended) else 2)
-        self._check(next_obs, reward)
+        check_batch(next_obs, reward, f"served by {self._place.name}")
         if len(ended):
             if not np.isin(ends[ended], (TERMINATED, TRUNCATED)).all():
                 raise LostError("answered with an end that is neither a termination nor a truncation")
@@ -136,15 +136,6 @@ class RemoteEnvs(Envs):
             real=np.ones(n, np.bool_),
             episodes=self._finish(ended) if len(ended) else [],
         )
-
-    def _check(self, obs: Array, reward: Array) -> None:
-        """Numbers, as of any back-end: the server's environment may be at fault, or the server."""
-        try:
-            check_finite_rewards(reward)
-            if obs.dtype.kind == "f":
-                check_finite(obs)
-        except OutcomeError as error:
-            raise PasselError(f"{error.cause} (served by {self._place.name}). {error.cure}") from None
 
     def _connect(self, patience: float | None = None) -> None:
         if self._link is not None:
@@ -176,7 +167,7 @@ class RemoteEnvs(Envs):
         answer = self._link.ask("reset", {"episode": start << 20}, patience=self._patience, limit=LONG)
         answer.check_arrays(1)
         obs = answer.array(0, (self.n, *self.spec.obs_shape), self.spec.obs_dtype)
-        self._check(obs, self._score)
+        check_batch(obs, self._score, f"served by {self._place.name}")
         return obs
 
     def _wait_for_it(self, lost: LostError) -> None:

@@ -138,6 +138,26 @@ def test_a_view_that_raises_is_a_sentence(make_report: MakeReport) -> None:
     assert guarded(view) is view
 
 
+def test_a_view_that_raises_another_text_each_time_is_one_sentence_for_each_call(make_report: MakeReport) -> None:
+    class Raising(QuietView):
+        calls = 0
+
+        def report(self, report: Report) -> None:
+            self.calls += 1
+            raise ConnectionError(f"connection {self.calls} failed")
+
+        message = report  # type: ignore[assignment]
+
+    view = GuardedView(Raising())
+    for _ in range(3):
+        view.report(make_report())
+        view.message("hello")
+    assert [text.partition("(")[0] for text in view.failures] == [
+        "The view failed in report ",
+        "The view failed in message ",
+    ]
+
+
 def test_the_closing_text_waits_only_so_long() -> None:
     stream = Stuck()
     assert not write_within("the end", stream, patience=0.05)

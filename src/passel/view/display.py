@@ -16,11 +16,16 @@ MOST_MESSAGES = 1000  # that wait for a terminal; the oldest go first
 
 
 class GuardedView:
-    """A view whose errors are kept in `failures`, a sentence each, and end nothing."""
+    """A view whose errors are kept in `failures`, a sentence each, and end nothing.
+
+    Of each call the first error of a kind is kept. The next may differ in an address or a time: a view that fails again
+    with every frame, or with the notice of its failure, would have no end of sentences.
+    """
 
     def __init__(self, view: View) -> None:
         self.view = view
         self.failures: list[str] = []
+        self._failed: set[tuple[str, type[Exception]]] = set()
 
     def start(self, title: str, facts: Mapping[str, str]) -> None:
         self._call("start", title, facts)
@@ -38,9 +43,9 @@ class GuardedView:
         try:
             getattr(self.view, name)(*args)
         except Exception as error:
-            text = f"The view failed in {name} ({type(error).__name__}: {error}). Training goes on."
-            if text not in self.failures:
-                self.failures.append(text)
+            if (name, type(error)) not in self._failed:
+                self._failed.add((name, type(error)))
+                self.failures.append(f"The view failed in {name} ({type(error).__name__}: {error}). Training goes on.")
 
 
 class Display(GuardedView):

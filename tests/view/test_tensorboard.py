@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import runpy
+import shutil
 import sys
+import threading
+import time
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -127,3 +130,34 @@ def test_closing_twice_is_harmless_and_a_later_report_opens_anew(tmp_path: Path,
     log.report(make_report(steps=2))
     log.close()
     assert [event.step for event in read_back(tmp_path).Scalars("run/episodes")] == [1, 2]
+
+
+def test_a_file_that_cannot_be_written_raises_here_and_prints_nothing(
+    tmp_path: Path, make_report: MakeReport, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The writer is a thread of its own; a traceback of it would run across the screen."""
+    monkeypatch.setattr(threading, "excepthook", threading.__excepthook__)  # pytest has its own
+    log = TensorBoardLog(tmp_path / "tb")
+    log.report(make_report())
+    shutil.rmtree(tmp_path / "tb")
+
+    def report_on() -> None:
+        deadline = time.monotonic() + 30
+        while time.monotonic() < deadline:
+            log.report(make_report())
+            time.sleep(0.01)
+
+    with pytest.raises(OSError, match="No such file"):
+        report_on()
+    time.sleep(0.1)  # for the thread to say something
+    assert capfd.readouterr().err == ""
+
+
+def test_other_threads_end_as_ever(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    ended: list[object] = []
+    monkeypatch.setattr(threading, "excepthook", ended.append)
+    TensorBoardLog(tmp_path / "tb")._open().close()
+    thread = threading.Thread(target=lambda: 1 / 0)
+    thread.start()
+    thread.join()
+    assert len(ended) == 1

@@ -10,8 +10,9 @@ from __future__ import annotations
 import contextlib
 import importlib
 import io
+import threading
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -61,8 +62,24 @@ class TensorBoardLog:
                 raise PasselError(f"{self._path} is a symbolic link, which is not followed. Remove it.")
             self._summary = importlib.import_module("tensorboard.compat.proto.summary_pb2").Summary
             module: Any = importlib.import_module("torch.utils.tensorboard")
+            if not isinstance(threading.excepthook, _ExceptWriters):
+                threading.excepthook = _ExceptWriters(threading.excepthook)
             self._writer = module.SummaryWriter(str(self._path), max_queue=1000, flush_secs=10)
         return self._writer
+
+
+class _ExceptWriters:
+    """What to do with an exception that ends a thread: as ever, but nothing if the thread is TensorBoard's writer.
+
+    The next `report` raises the same again, for whoever called it; a traceback would only run across the screen.
+    """
+
+    def __init__(self, usual: Callable[[threading.ExceptHookArgs], object]) -> None:
+        self._usual = usual
+
+    def __call__(self, args: threading.ExceptHookArgs) -> None:
+        if not type(args.thread).__module__.startswith("tensorboard."):
+            self._usual(args)
 
 
 def scalars_of(report: Report) -> dict[str, float]:

@@ -21,6 +21,7 @@ import pytest
 import torch
 
 import passel
+from passel.place.inline import Inline
 from passel.testing.envs import Identity
 from small import CORRIDOR, SMALL, settings_for
 
@@ -217,6 +218,25 @@ class TestTrain:
         before = torch.get_num_threads()
         passel.train(make_identity, **_without_env(steps=100), sync="solo", workers=1, out=str(tmp_path / "run"))
         assert torch.get_num_threads() == before
+
+
+def test_workers_end_if_the_watcher_cannot_begin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They have started, and nobody would ever tell them to stop."""
+
+    def broken(*args: Any) -> None:
+        raise OSError(24, "Too many open files")
+
+    stopped: list[Inline] = []
+
+    def stop(placement: Inline) -> None:
+        stopped.append(placement)
+
+    monkeypatch.setattr("passel.api.Supervisor", broken)
+    monkeypatch.setattr(Inline, "stop", stop)
+    with pytest.raises(OSError, match="Too many open files"):
+        passel.train(**settings_for(workers=1, sync="solo"), out=str(tmp_path / "run"))
+    assert stopped
+    assert not (tmp_path / "run").exists(), "nothing has begun"
 
 
 class TestResume:

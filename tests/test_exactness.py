@@ -192,6 +192,17 @@ class TestLevels:
         assert (seeded.level, "--exact" in seeded.cure) == ("seeded", True)
         assert "episodes restart on resume" in self.level(place="processes", backend="envpool").meaning
 
+    @pytest.mark.parametrize(
+        ("workers", "said"), [(2, "also across a resume"), (3, "a stop between two checkpoints may")]
+    )
+    def test_a_run_that_a_rest_changes_does_not_promise_more(self, workers: int, said: str, tmp_path: Path) -> None:
+        """Among three that gossip, whoever is at rest is not asked by another: a stop is not without a trace."""
+        view, settings = Listening(), {"sync": "gossip", "workers": workers, "envs": 2, "steps": 40}
+        run = passel.train("CartPole-v1", exact=True, **settings, out=str(tmp_path / "run"), view=view).path
+        card = json.loads((run / "card.json").read_text())
+        assert said in card["determinism"]
+        assert any(said in text for text in view.said)
+
     def test_a_run_says_its_own_at_the_start_and_in_its_card(self, tmp_path: Path) -> None:
         view = Listening()
         run = passel.train(

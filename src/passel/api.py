@@ -342,24 +342,25 @@ def _run(
     facts = {"algo": config.algo, "sync": config.sync, "place": config.place, "workers": str(config.workers)}
     if plan.spec.protocol is not None:
         facts["protocol"] = str(plan.spec.protocol["name"])
-    found = exactness(config, plan.spec)
+    found = exactness(config, plan.spec, plan.rests_matter)
     view.start(plan.spec.id, {**facts, "exactness": found.level.partition(",")[0]})
     view.message(f"Exactness: {found}. {found.cure}".rstrip())
     crowded = oversubscribed(config.workers, plan.threads) if config.place == "processes" else ""
-    if crowded:
-        view.message(crowded)
-        folder.event("notice", text=crowded)
+    too_short = "" if history.resumed else plan.too_short()
+    for notice in filter(None, (crowded, too_short)):
+        view.message(notice)
+        folder.event("notice", text=notice)
     view.message(f"Starting {plan.workers} {'worker' if plan.workers == 1 else 'workers'} ...")
     try:
         try:
             placement.start()
             interrupts.insist()
+            supervisor = Supervisor(plan, arena, placement, folder, view, history, interrupts, began, base)
+            interrupts.polite = True
+            folder.keep()
         except BaseException:
             placement.stop()
             raise
-        folder.keep()
-        interrupts.polite = True
-        supervisor = Supervisor(plan, arena, placement, folder, view, history, interrupts, began, base)
         summary = supervisor.run()
     finally:
         view.stop()
@@ -400,7 +401,7 @@ def _check_solvable(said: Mapping[str, Any], plan: Plan) -> None:
 
 def _card(plan: Plan, arena: Arena) -> dict[str, Any]:
     """The facts of this run that a reader of its figures must know."""
-    found = exactness(plan.config, plan.spec)
+    found = exactness(plan.config, plan.spec, plan.rests_matter)
     return {
         **machine_card(),
         "threads_per_worker": plan.threads,

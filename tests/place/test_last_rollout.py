@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 import passel
+from harness import rows
 from passel.arena import Arena
 from passel.place.board import Board, Command
 from passel.place.inline import InlineKit
@@ -96,6 +97,34 @@ def test_at_a_pause_a_rollout_waits() -> None:
     assert not worker.turn()
     assert board.column("updates").tolist() == [1]
     worker.close()
+
+
+@pytest.mark.parametrize(
+    ("settings", "needed"),
+    [
+        ({**PPO, "workers": 1}, 16),
+        ({**PPO, "sync": "hogwild", "workers": 2}, 16),
+        ({**PPO, "sync": "allreduce", "workers": 2}, 32),
+        ({**PPO, "sync": "hogwild", "workers": 2, "place": "processes"}, 32),
+        ({"algo": "awr", "horizon": 8, "envs": 2, "workers": 1}, 16),
+        ({"algo": "impala", "horizon": 8, "envs": 2, "batch": 3, "workers": 2}, 48),
+        ({"algo": "apex", "warmup": 60, "workers": 2}, 60),
+        ({"warmup": 60, "batch": 16, "workers": 1}, 60),
+        ({"warmup": 0, "batch": 16, "workers": 1}, 16),
+    ],
+)
+def test_a_run_that_ends_before_its_first_update_is_told_so(settings: dict[str, Any], needed: int) -> None:
+    assert f"--steps {needed} or more" in small_plan(**settings, steps=needed - 1).too_short()
+    assert small_plan(**settings, steps=needed).too_short() == ""
+
+
+@pytest.mark.parametrize(("steps", "short"), [(8, True), (32, False)])
+def test_it_is_told_at_the_start_and_at_the_end(tmp_path: Path, steps: int, short: bool) -> None:
+    run = passel.train(**settings_for(**PPO, workers=1, steps=steps), out=str(tmp_path / "run"))
+    assert (run.summary.updates == 0) is short
+    assert any("No update was made" in text for text in run.summary.warnings) is short
+    kinds_and_texts = [(row["kind"], row.get("text", "")) for row in rows(run.path / "events.jsonl")]
+    assert any("ends before the first update" in text for _, text in kinds_and_texts) is short
 
 
 def test_processes_that_need_each_other_learn_their_last_rollouts(tmp_path: Path) -> None:

@@ -25,10 +25,16 @@ class Exactness:
         return f"{self.level}: {self.meaning}"
 
 
-def exactness(config: RunConfig, spec: EnvSpec) -> Exactness:
-    """The level of a run: exact, or seeded with or without the episodes of a resumed run."""
+def exactness(config: RunConfig, spec: EnvSpec, rests_matter: bool = False) -> Exactness:
+    """The level of a run: exact, or seeded with or without the episodes of a resumed run. With `rests_matter` (see
+    Plan) a stop between two checkpoints, which is a rest more, leaves a trace.
+    """
     inexact = why_inexact(config, spec)
     if config.place == "inline":
+        if not inexact and rests_matter:
+            return Exactness(
+                "exact", "the same seed gives the same weights; a stop between two checkpoints may change them"
+            )
         if not inexact:
             return Exactness("exact", "the same seed gives the same weights, also across a resume")
         meaning = f"the same seed gives the same weights, and {RESTART}"

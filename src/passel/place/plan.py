@@ -338,6 +338,16 @@ class Plan:
             tensors=tensors,
         )
 
+    def too_short(self) -> str:
+        """A sentence if the run ends before its first update; empty if not, or if that is not known."""
+        needed, cure = self.diet.first_update()
+        if self.config.steps >= needed:
+            return ""
+        return (
+            f"--steps {self.config.steps} ends before the first update, which comes after about {needed} steps: "
+            f"nothing is learnt. Use --steps {needed} or more, or {cure}."
+        )
+
     def notices(self, arena: Arena) -> list[str]:
         """What the user should know about how it goes, each once."""
         return [*self.diet.notices(arena), *self._lost_episodes(arena)]

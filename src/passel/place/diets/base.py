@@ -64,6 +64,16 @@ class Diet(ABC):
         """What the user should know about how it goes, each once."""
         return []
 
+    def first_update(self) -> tuple[int, str]:
+        """About how many steps all workers take before the first update, 0 if not known, and what makes them fewer."""
+        return 0, ""
+
+    def whole_rollouts(self) -> int:
+        """Steps until a learner has a whole rollout. Workers that act at the same time fill theirs at the same time."""
+        rows = [self.plan.rows(rank) for rank in self.plan.cast.actors]
+        together = self.plan.config.place == "processes" or next(iter(self.plan.schemes.values())).collective
+        return int(self.numbers.horizon * (sum(rows) if together else rows[0]))
+
 
 class ApartDiet(Diet):
     """Experience that goes from those who act to those who learn. `version` is of the parameters that an actor has."""

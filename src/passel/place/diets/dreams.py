@@ -80,6 +80,10 @@ class DreamDiet(ReplayDiet):
             return why_not_grounded(self.plan.env, self.plan.env_args)
         return super().why_not()
 
+    def first_update(self) -> tuple[int, str]:
+        """Not known: dreams are learnt from too."""
+        return 0, ""
+
     def interrupt(self, own: Tensors) -> None:
         super().interrupt(own)
         if "last" in own:  # only the worker that acts has it

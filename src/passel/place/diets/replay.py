@@ -137,6 +137,9 @@ class ReplayDiet(Diet):
             in_step=self.plan.workers > 1 and next(iter(self.plan.schemes.values())).collective,
         )
 
+    def first_update(self) -> tuple[int, str]:
+        return max(self.numbers.warmup, self.numbers.batch), "a smaller --warmup"
+
     def interrupt(self, own: Tensors) -> None:
         for tensor in own.below("nstep").values():
             tensor.zero_()

@@ -39,3 +39,6 @@ class RolloutDiet(Diet):
         counts, horizon = own["rollout/counts"], len(own["rollout/action"])
         if int(counts[0]) < horizon:
             counts.zero_()
+
+    def first_update(self) -> tuple[int, str]:
+        return self.whole_rollouts(), "a smaller --horizon or fewer --envs"

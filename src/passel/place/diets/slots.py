@@ -55,3 +55,7 @@ class SlotDiet(ApartDiet):
         """A rollout that is whole can still be learnt from; one that is not begins anew."""
         for tensor in own.below("slot").values():
             tensor.zero_()
+
+    def first_update(self) -> tuple[int, str]:
+        rows = min(self.plan.rows(rank) for rank in self.plan.cast.actors)
+        return int(self.numbers.batch * self.numbers.horizon * rows), "a smaller --horizon or --batch, or fewer --envs"

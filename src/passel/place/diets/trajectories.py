@@ -51,3 +51,6 @@ class TrajectoryDiet(Diet):
 
     def interrupt(self, own: Tensors) -> None:
         """Nothing to do: trajectories see for themselves where one does not go on."""
+
+    def first_update(self) -> tuple[int, str]:
+        return self.whole_rollouts(), "a smaller --horizon or fewer --envs"

@@ -23,7 +23,7 @@ from passel.evaluation import EvaluationStoppedError
 from passel.interrupts import Interrupts
 from passel.journal import Retry
 from passel.place.base import PAUSE_PATIENCE, Placement, WorkerDiedError
-from passel.place.board import COLUMNS, EPISODES, Command
+from passel.place.board import COLUMNS, EPISODES, Board, Command
 from passel.recipes.resolve import resolve_config
 from passel.run import checkpoint
 from passel.run.folder import RunFolder
@@ -339,6 +339,7 @@ class TestNothingLearntIsLost:
         assert str(error) in failed["text"]
         assert "in broken" in failed["traceback"]
         assert failed["text"] in run.spectator.messages
+        assert ".." not in failed["text"]
         assert_same_summary(run.path, result)
 
     def test_a_confirming_evaluation_that_fails(
@@ -570,6 +571,114 @@ class TestADiskThatFails:
         assert any("was removed, and is made again" in text for text in run.spectator.messages)
         assert_whole(run.path)
 
+    def test_a_folder_that_is_made_again_has_a_checkpoint_at_once(
+        self, stage: Callable[..., Stage], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Those that it held are gone: until the next were due, a kill would cost everything."""
+        monkeypatch.setattr(supervisor, "SAMPLE_EVERY", 0.0)
+        run = stage(steps=320, checkpoint_every=300)
+        run.scores = iter([1.0])
+        found: list[int] = []
+
+        def look() -> None:
+            found.append(newest(run.path).step)
+            run.work()()
+
+        def removed() -> None:
+            run.work()()
+            shutil.rmtree(run.path)
+
+        run.run([run.work(), removed, look, run.work()])
+        assert found == [160]
+
+    def test_a_folder_that_is_removed_and_taken_by_another_is_left_alone(
+        self, stage: Callable[..., Stage], tmp_path: Path
+    ) -> None:
+        run = stage(steps=160, checkpoint_every=80)
+        run.scores = iter([1.0])
+
+        def replaced() -> None:
+            run.work()()
+            shutil.rmtree(run.path)
+            run.path.mkdir()
+            (run.path / "config.toml").write_text("another")
+
+        result = run.run([run.work(), replaced])
+        (place,) = (tmp_path / "elsewhere").iterdir()
+        assert {path.name: path.read_text() for path in run.path.iterdir()} == {"config.toml": "another"}
+        assert newest(place).step == 160
+        assert result.status == summary(place)["status"] == "finished"
+        assert any("holds something else now" in text for text in run.spectator.messages)
+
+    def test_a_failed_run_leaves_no_summary_in_the_folder_of_another(self, stage: Callable[..., Stage]) -> None:
+        run = stage(checkpoint_every=80)
+
+        def replaced() -> None:
+            shutil.rmtree(run.path)
+            run.path.mkdir()
+            (run.path / "summary.json").write_text("another")
+            raise DivergedError("the loss is nan")
+
+        with pytest.raises(DivergedError):
+            run.run([run.work(), replaced])
+        assert {path.name: path.read_text() for path in run.path.iterdir()} == {"summary.json": "another"}
+
+    def test_without_a_temporary_folder_it_is_the_home_folder(
+        self, stage: Callable[..., Stage], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Python looks for a temporary folder that it can write in, and raises where every disk of those is full."""
+
+        def none() -> str:
+            raise FileNotFoundError(2, "No usable temporary directory found")
+
+        (tmp_path / "nowhere").mkdir()
+        monkeypatch.setattr("tempfile.gettempdir", none)
+        run = stage(steps=80)
+        run.scores = iter([1.0])
+        self.failing(monkeypatch, lambda folder: folder == run.path)
+        assert run.run([run.work()]).status == "finished"
+        (place,) = (tmp_path / "nowhere").iterdir()
+        assert newest(place).step == 80
+
+    def test_what_cannot_be_saved_when_a_run_is_stopped_is_told(
+        self, stage: Callable[..., Stage], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        run = stage()
+        run.puppets.while_pausing = lambda: _raise(WorkerDiedError("worker 1", "did not come to rest within 5 s"))
+        self.failing(monkeypatch, lambda folder: True)
+        result = run.run([run.work(), lambda: setattr(run.interrupts, "requested", 15)])
+        assert (result.status, result.checkpoint) == ("stopped", None)
+        assert (
+            "What was learnt since the last checkpoint is not saved: no space left on disk for the checkpoint."
+            in run.spectator.messages
+        )
+
+    def test_what_waits_for_the_disk_is_written_at_the_end(
+        self, stage: Callable[..., Stage], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The run ends before the first second is over after which an event, or a report, is tried again."""
+        run = stage(steps=80)
+        run.scores = iter([1.0])
+        for what in ("metric", "event"):
+            self.fail_once(monkeypatch, what)
+        run.run([run.work()])
+        assert kinds(run.path)[0] == "first step"
+        assert kinds(run.path)[-1] == "finished"
+        assert rows(run.path / "metrics.jsonl")[-1]["phase"] == "finished"
+        told = "The metrics cannot be written (No space left on device). Training goes on, and it is tried again."
+        assert told in run.spectator.messages
+
+    def fail_once(self, monkeypatch: pytest.MonkeyPatch, what: str) -> None:
+        original, full = getattr(RunFolder, what), iter([True])
+
+        def sometimes(*args: Any, **fields: Any) -> None:
+            if next(full, False):
+                error = PasselError("metrics.jsonl cannot be written (No space left on device). Mend that and resume.")
+                raise error from OSError(28, "No space left on device")
+            original(*args, **fields)
+
+        monkeypatch.setattr(RunFolder, what, sometimes)
+
     @pytest.mark.parametrize("what", ["metric", "event"])
     def test_a_diary_that_cannot_be_written_ends_nothing(
         self, stage: Callable[..., Stage], monkeypatch: pytest.MonkeyPatch, what: str
@@ -657,6 +766,76 @@ class TestTrueWords:
         assert run.run([run.work()]).status == "finished"
         (told,) = [row["text"] for row in rows(run.path / "events.jsonl") if row["kind"] == "notice"]
         assert told == "The view failed in report (ConnectionError: away). Training goes on."
+
+    def test_a_view_that_fails_with_the_notice_of_its_failure_ends_nothing(self, stage: Callable[..., Stage]) -> None:
+        """Each error has another text, as those of connections have, which name an object by its address."""
+        run = stage(steps=80)
+        run.scores = iter([1.0])
+        calls: list[object] = []
+
+        def away(said: object) -> None:
+            calls.append(said)
+            if len(calls) > 100:
+                pytest.fail("each failure is told, which fails, which is told")
+            raise ConnectionError(f"connection {len(calls)} failed")
+
+        run.spectator.report = run.spectator.message = away  # type: ignore[method-assign]
+        assert run.run([run.work()]).status == "finished"
+
+    def test_an_episode_that_ends_while_the_board_is_read_counts_once(
+        self, stage: Callable[..., Stage], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        run = stage(steps=160)
+        run.scores = iter([1.0])
+        read, late = Board.read_episodes, iter([True])
+
+        def while_another_ends(board: Board, rank: int, *args: int) -> list[Episode]:
+            if next(late, False):
+                board.finished(rank, [Episode(5.0, 8)])
+            return read(board, rank, *args)
+
+        monkeypatch.setattr(Board, "read_episodes", while_another_ends)
+        result = run.run([run.work(episodes=1), run.work(episodes=1)])
+        assert result.episodes == 3
+        assert newest(run.path).meta["scores"] == [8.0, 5.0, 8.0]
+
+    def test_a_run_without_an_update_says_so(self, stage: Callable[..., Stage]) -> None:
+        run = stage(steps=80)
+        run.scores = iter([1.0])
+        result = run.run([run.work(updates=0)])
+        assert result.warnings == ("No update was made in 80 steps: nothing was learnt. Use more --steps.",)
+        assert summary(run.path)["warnings"] == list(result.warnings)
+
+    def test_the_seconds_of_a_run_that_failed_are_those_of_its_steps(
+        self, stage: Callable[..., Stage], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Nothing is saved after a divergence, so no checkpoint has written them down."""
+        clock = FakeTime()
+        monkeypatch.setattr(time, "perf_counter", clock.perf_counter)
+        run = stage(checkpoint_every=150)
+
+        def look() -> None:
+            clock.now += 10.0
+            run.work(steps=80)()
+
+        with pytest.raises(DivergedError):
+            run.run([look, look, look, lambda: _raise(DivergedError("the loss is nan"))])
+        assert newest(run.path).step == 160
+        found = summary(run.path)
+        assert (found["steps"], found["seconds"], found["train_seconds"]) == (240, 30.0, 30.0)
+        assert found["steps_per_second"] == pytest.approx(found["steps"] / found["train_seconds"])
+
+    def test_refused_gradients_of_all_workers_are_summed(self, stage: Callable[..., Stage]) -> None:
+        run = stage(steps=80)
+        run.scores = iter([1.0])
+        place = run.plan.scalar_names.index("refused_gradients")
+
+        def refused() -> None:
+            run.work()()
+            run.puppets.board.scalar(place)[:] = 3.0, 5.0
+
+        run.run([refused])
+        assert run.spectator.reports[-1].scalars["refused_gradients"] == 8.0
 
     def test_more_episodes_than_the_board_holds_are_counted_and_told(self, stage: Callable[..., Stage]) -> None:
         run = stage(steps=80)

@@ -102,9 +102,9 @@ class Examiner:
 
     def _tell(self, error: BaseException, steps: int) -> None:
         self.failures += 1
-        cause = str(error) if isinstance(error, PasselError) else f"{type(error).__name__}: {error}"
+        cause = str(error).rstrip(".") if isinstance(error, PasselError) else f"{type(error).__name__}: {error}"
         self._journal.notice(
-            f"The evaluation at step {steps:,} failed: {cause}. The run is saved, and events.jsonl has the traceback.",
+            f"The evaluation at step {steps:,} failed: {cause}. events.jsonl has the traceback.",
             "evaluation failed",
             steps=steps,
             traceback="".join(traceback.format_exception(error)),

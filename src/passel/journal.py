@@ -85,12 +85,21 @@ class Journal:
             self.notice(self._view.failures.pop(0))
 
     def moved(self, folder: RunFolder) -> None:
-        """The run is at home elsewhere from now on."""
+        """The run is at home elsewhere from now on, perhaps on a disk that can be written."""
         self.folder = folder
+        self.hurry()
+        self._renew_tensorboard()
+
+    def hurry(self) -> None:
+        """Try at once what would be tried later: the run ends, and there is no later."""
+        for retry in self._retries.values():
+            retry.worked()
+
+    def _renew_tensorboard(self) -> None:
         if self._tensorboard is not None:
             with suppress(Exception):
                 self._tensorboard.close()
-            self._tensorboard = TensorBoardLog(folder.tb)
+            self._tensorboard = TensorBoardLog(self.folder.tb)
 
     def close(self) -> None:
         with suppress(Exception):  # what TensorBoard still holds of a disk that failed
@@ -112,8 +121,15 @@ class Journal:
         except Exception as error:
             retry.failed()
             if what == "TensorBoard":  # its writer does not recover
-                self.moved(self.folder)
-            reason = error if isinstance(error, PasselError) else f"{type(error).__name__}: {error}"
-            self.notice(f"The {what} cannot be written: {reason}. Training goes on, and it is tried again.")
+                self._renew_tensorboard()
+            self.notice(f"The {what} cannot be written ({_reason(error)}). Training goes on, and it is tried again.")
         else:
             retry.worked()
+
+
+def _reason(error: Exception) -> str:
+    """Why a file cannot be written, without the cure for a run that this would have ended."""
+    cause = error.__cause__ if isinstance(error, PasselError) else error
+    if isinstance(cause, OSError) and cause.strerror:
+        return cause.strerror
+    return str(error).rstrip(".") if isinstance(error, PasselError) else f"{type(error).__name__}: {error}"

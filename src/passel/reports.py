@@ -17,6 +17,7 @@ from passel.stopwatch import Stopwatch
 from passel.types import Report, WorkerRow
 
 RATE_OVER = 5.0  # seconds of training over which a speed is averaged
+COUNTS = ("refused_gradients",)  # numbers of a worker that count something, so that all of them have a sum
 
 
 class Reporter:
@@ -91,11 +92,12 @@ class Reporter:
         return counters, after - before, max(until - then, 1e-9)
 
     def scalars(self) -> dict[str, float]:
-        """The loss, and the algorithm's own numbers: means over the workers that have them yet."""
+        """The loss, and the algorithm's own numbers: means over the workers that have them yet, and sums of counts."""
         loss = float(self._board.column("loss")[list(self._plan.cast.learners)].mean())
         columns = ((name, self._board.scalar(i)) for i, name in enumerate(self._plan.scalar_names))
         known = ((name, column[np.isfinite(column)]) for name, column in columns)
-        return {"loss": loss, **{name: float(column.mean()) for name, column in known if len(column)}}
+        found = {name: column.sum() if name in COUNTS else column.mean() for name, column in known if len(column)}
+        return {"loss": loss, **{name: float(value) for name, value in found.items()}}
 
     def shares(self) -> dict[str, float]:
         """Where the time of all workers went, over the whole run."""

@@ -9,7 +9,7 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -89,7 +89,7 @@ class Saver:
             self._retry.failed()
             self._journal.notice(
                 f"The checkpoint at step {steps:,} was not written: {_reason(error)} Training goes on, and it is tried "
-                f"again in {self._retry.seconds:.0f} s. {self._last()}"
+                f"again in {self._retry.seconds:.0f} s. {self.last()}"
             )
             return False
         self._retry.worked()
@@ -106,7 +106,7 @@ class Saver:
     def _save(self, steps: int, meta: Mapping[str, Any]) -> None:
         if not self.sound:
             raise DivergedError(
-                f"the parameters are no longer finite at step {steps:,}. {self._last()} Use a smaller --lr."
+                f"the parameters are no longer finite at step {steps:,}. {self.last()} Use a smaller --lr."
             )
         self.find_home()
         began = time.perf_counter()
@@ -125,7 +125,8 @@ class Saver:
 
     def _save_elsewhere(self, steps: int, meta: Mapping[str, Any], error: Exception) -> bool:
         """A run of its own in the temporary folder or the home folder, with nothing in it but this checkpoint."""
-        for place in (tempfile.gettempdir(), os.path.expanduser("~")):
+        base = self.base
+        for place in _other_places():
             made = None
             try:
                 made = Path(tempfile.mkdtemp(prefix=f"passel-{self._journal.folder.path.name}-", dir=place))
@@ -135,6 +136,7 @@ class Saver:
             except (PasselError, OSError):
                 if made is not None:
                     shutil.rmtree(made, ignore_errors=True)
+                self.base = base
                 continue
             self._journal.notice(
                 f"The last checkpoint was not written: {_reason(error)} It is in {made} instead. Go on from there "
@@ -154,13 +156,18 @@ class Saver:
             if os.fstat(self._home).st_nlink and moved != folder.absolute() and (moved / CONFIG).is_file():
                 self._settle(moved)
                 self._journal.notice(
-                    f"The run's folder was moved from {folder} to {moved}, and is followed. {self._last()}"
+                    f"The run's folder was moved from {folder} to {moved}, and is followed. {self.last()}"
                 )
                 return
         folder.mkdir(parents=True, exist_ok=True)
+        if not os.path.samestat(os.stat(folder), os.fstat(self._home)) and any(folder.iterdir()):
+            raise PasselError(
+                f"{folder} was removed, and holds something else now, which is left alone. Move that away."
+            )
         self._write_basics(folder)
         self._settle(folder)
-        self._journal.notice(f"The run's folder {folder} was removed, and is made again. {self._last()}")
+        self._due_at = 0  # the checkpoints that it held are gone
+        self._journal.notice(f"The run's folder {folder} was removed, and is made again. {self.last()}")
 
     def _settle(self, path: Path) -> None:
         self._journal.folder.close()
@@ -175,8 +182,16 @@ class Saver:
         for name, text in self._basics.items():
             replace_file(folder / name, text)
 
-    def _last(self) -> str:
+    def last(self) -> str:
+        """Where the last checkpoint is, in a sentence."""
         return f"The last checkpoint is {self.base}." if self.base is not None else "There is no checkpoint yet."
+
+
+def _other_places() -> Iterator[str]:
+    """Folders for a run whose own cannot be written."""
+    with suppress(OSError):  # Python looks for one that it can write in, and there may be none
+        yield tempfile.gettempdir()
+    yield os.path.expanduser("~")
 
 
 def _reason(error: Exception) -> str:

@@ -254,7 +254,7 @@ class Supervisor:
         for rank, seen in enumerate(self._seen):
             count = int(self._board.column("episodes")[rank])
             if count > seen:
-                new.append(self._board.read_episodes(rank, seen))
+                new.append(self._board.read_episodes(rank, seen, count))
                 self._history.episodes += count - seen
                 self._seen[rank] = count
             if count - seen > EPISODES:
@@ -393,12 +393,17 @@ class Supervisor:
         if isinstance(error, KeyboardInterrupt) and self._saver.seconds_needed() > HURRY:
             self._journal.notice("Interrupted again: no checkpoint was written, because it would take too long.")
             return
-        with suppress(PasselError, OSError):
+        try:
             self._save(last=True)
+        except (PasselError, OSError) as failure:
+            reason = str(failure).rstrip(".")
+            self._journal.notice(f"What was learnt since the last checkpoint is not saved: {reason}.")
 
     def _fail(self, error: BaseException) -> None:
         """The last words of a run that is ended by an error, or by a second Ctrl-C."""
+        self._remember()  # the summary has the steps of now, saved or not, so it must have the seconds of now
         self._ended = True
+        self._journal.hurry()
         status: Status = "stopped" if isinstance(error, KeyboardInterrupt) else "failed"
         if isinstance(error, WorkerDiedError):
             self._journal.event("worker died", worker=error.name, cause=error.cause)
@@ -408,6 +413,7 @@ class Supervisor:
 
     def _finish(self, status: Status) -> Summary:
         self._ended = True
+        self._journal.hurry()
         self._show("finished")
         self._journal.event(status, steps=self._board.steps)
         summary = self._summary(status)
@@ -417,9 +423,16 @@ class Supervisor:
 
     def _write_summary(self, summary: Summary) -> None:
         try:
+            self._saver.find_home()
             self._journal.folder.write_summary(summary)
         except (PasselError, OSError) as error:
-            self._journal.notice(f"The summary cannot be written: {error}. {self._saver.base} has what was learnt.")
+            self._journal.notice(f"The summary cannot be written: {str(error).rstrip('.')}. {self._saver.last()}")
+
+    def _nothing_learnt(self, status: Status, report: Report) -> tuple[str, ...]:
+        """A run that has taken all its steps and learnt from none of them looks like any other."""
+        if status != "finished" or report.updates:
+            return ()
+        return (f"No update was made in {report.steps:,} steps: nothing was learnt. Use more --steps.",)
 
     def _summary(self, status: Status) -> Summary:
         self._peak.sample()
@@ -450,6 +463,6 @@ class Supervisor:
             checkpoint=None if self._saver.base is None else str(self._saver.base),
             return_human_normalised=report.human_normalised,
             eval_human_normalised=self._plan.spec.human_normalised(history.eval["mean"] if history.eval else None),
-            warnings=self._health.warnings,
+            warnings=(*self._health.warnings, *self._nothing_learnt(status, report)),
             **{f"{activity}_seconds": getattr(history, f"{activity}_seconds") for activity in ACTIVITIES},
         )

@@ -142,9 +142,11 @@ class Board:
         fence()
         self.counters[rank, FINISHED] = count
 
-    def read_episodes(self, rank: int, seen: int) -> list[Episode]:
-        """What worker `rank` has reported since `seen` episodes."""
-        count = int(self.counters[rank, FINISHED])
+    def read_episodes(self, rank: int, seen: int, count: int | None = None) -> list[Episode]:
+        """What worker `rank` has reported since `seen` episodes; of no more than `count`, where the caller has read the
+        counter itself: one that ends meanwhile is for the next look.
+        """
+        count = int(self.counters[rank, FINISHED]) if count is None else count
         fence()
         start = max(seen, count - EPISODES)
         rows = [self._episodes[rank, number % EPISODES] for number in range(start, count)]

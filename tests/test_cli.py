@@ -322,6 +322,11 @@ class TestTrain:
         assert told("resume", "run", "--steps", "200", "--quiet") == (0, "", "")
         assert summary(Path("run"))["steps"] >= 200
 
+    def test_quiet_is_asked_for_anew_when_a_run_is_resumed(self, told: Callable[..., Said]) -> None:
+        assert told("train", *INLINE, "--steps", "100", "--out", "run")[1]
+        assert told("resume", "run", "--steps", "200", "--quiet") == (0, "", "")
+        assert "over 3 greedy episodes" in told("resume", "run", "--steps", "300")[1]
+
     def test_without_an_evaluation(self, told: Callable[..., Said]) -> None:
         """Nothing confirms that it is solved: it trains to its last step, whatever the returns."""
         flags = [*INLINE, "--steps", "1600", "--solved-at", "1", "--eval-episodes", "0", "--quiet", "--out", "run"]

@@ -408,11 +408,11 @@ def _resume(said: argparse.Namespace, began: float) -> int:
     from passel import api
 
     asked = {"steps": said.steps, "until_solved": said.until_solved, "quiet": said.quiet}
-    return _closing(api.resume(said.run, said.env, **asked, trust=said.trust))
+    return _closing(api.resume(said.run, said.env, **asked, trust=said.trust), quiet=said.quiet)
 
 
-def _closing(run: Run) -> int:
-    """The result on the screen, and the exit code that says how it ended."""
+def _closing(run: Run, quiet: bool | None = None) -> int:
+    """The result on the screen, and the exit code that says how it ended. Unless told, as quiet as the run's config."""
     from rich.console import Console
 
     from passel.run.folder import RunFolder
@@ -421,10 +421,12 @@ def _closing(run: Run) -> int:
     from passel.view.result import render_result
 
     folder = RunFolder.open(run.path, lock=False)
-    if not folder.read_config().get("quiet"):
+    config = folder.read_config()
+    if not (config.get("quiet") if quiet is None else quiet):
         screen, closing = Console(), io.StringIO()
         console = Console(file=closing, force_terminal=screen.is_terminal, width=screen.width, height=screen.height)
         result = {**run.summary.to_json(), "shares": run.shares, "roles": run.roles, "solved_at": run.threshold}
+        result["total_steps"] = config.get("steps")
         render_result(result, run.path, console)
         levels = folder.read_levels()
         if levels:

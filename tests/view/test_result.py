@@ -58,12 +58,25 @@ def test_a_solved_run_says_when_how_well_how_fast_and_what_next(tmp_path: Path) 
 
 
 def test_a_run_that_did_not_solve_it_never_claims_to(tmp_path: Path) -> None:
-    finished = {**SUMMARY, "status": "finished", "eval": None, "return_mean_100": None}
+    finished = {**SUMMARY, "status": "finished", "eval": None, "return_mean_100": None, "solved_at_steps": None}
     text = rendered(finished, tmp_path)
     assert "Finished, not solved (that takes 475)" in text
     assert "Solved" not in text
     assert "none was made" in text
     assert "not solved" not in rendered({**finished, "solved_at": None}, tmp_path), "there was no threshold to reach"
+
+
+def test_a_run_that_was_solved_before_it_was_stopped_is_not_called_unsolved(tmp_path: Path) -> None:
+    text = rendered({**SUMMARY, "status": "stopped"}, tmp_path)
+    assert "Stopped before the end, solved after 148k steps" in text
+    assert "not solved" not in text
+
+
+def test_without_an_evaluation_a_mean_that_is_enough_is_unconfirmed(tmp_path: Path) -> None:
+    unknown = {**SUMMARY, "status": "finished", "solved_at_steps": None, "eval": None}
+    text = rendered(unknown, tmp_path, width=200)
+    assert "Finished, no evaluation has confirmed that it is solved (that takes 475)" in text
+    assert "Finished, not solved (that takes 475)" in rendered({**unknown, "return_mean_100": 474.0}, tmp_path)
 
 
 @pytest.mark.parametrize(("status", "words"), [("stopped", "Stopped before the end"), ("failed", "Failed")])
@@ -114,6 +127,21 @@ def test_only_what_can_be_looked_at_is_offered(card: dict[str, Any], offered: se
 )
 def test_the_command_to_go_on_is_one_that_goes_on(status: str, more: str, tmp_path: Path) -> None:
     text = rendered({**SUMMARY, "status": status, "steps": 148_000}, tmp_path, width=300)
+    assert f"passel resume {tmp_path}{more}  " in text
+
+
+@pytest.mark.parametrize(
+    ("status", "total", "more"),
+    [
+        ("solved", 148_000, " --steps 296000 --no-until-solved"),
+        ("solved", 500_000, " --no-until-solved"),
+        ("stopped", 148_000, " --steps 296000"),
+        ("stopped", 500_000, ""),
+        ("finished", 148_000, " --steps 296000"),
+    ],
+)
+def test_a_run_that_has_no_steps_left_needs_more_to_go_on(status: str, total: int, more: str, tmp_path: Path) -> None:
+    text = rendered({**SUMMARY, "status": status, "steps": 148_000, "total_steps": total}, tmp_path, width=300)
     assert f"passel resume {tmp_path}{more}  " in text
 
 

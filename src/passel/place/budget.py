@@ -32,7 +32,8 @@ def oversubscribed(workers: int, threads: int) -> str:
     fits = max(1, cores // threads)
     cure = f"Use --workers {fits}." if fits < workers else f"Use --threads {cores}."
     those = "1 worker" if workers == 1 else f"{workers} workers"
-    return f"{those}{each} on {cores} cores: slower and with staler parameters. {cure}"
+    there = "1 core" if cores == 1 else f"{cores} cores"
+    return f"{those}{each} on {there}: slower and with staler parameters. {cure}"
 
 
 def threads_of_learner(actors: int, learners: int, each: int, obs_shape: Sequence[int], asked: int = 0) -> int:

@@ -84,7 +84,8 @@ def advice(shares: Mapping[str, float], situation: Situation | None = None) -> s
     if not shares:
         return "No share of time was measured, so there is nothing to advise."
     if now.place == "processes" and now.cores and now.workers > now.cores:
-        return f"{now.workers} workers share {now.cores} cores: use --workers {now.cores}."
+        cores = "1 core" if now.cores == 1 else f"{now.cores} cores"
+        return f"{now.workers} workers share {cores}: use --workers {now.cores}."
     if "learner" in now.roles and "actor" in now.roles:
         return _advice_apart(now.roles["learner"], now.roles["actor"], now)
     # A slow environment or learner makes others wait, so the cause is asked for before the waiting.
@@ -209,8 +210,13 @@ def _verdict(summary: Mapping[str, Any]) -> Text:
         steps = format_count(summary.get("solved_at_steps") or 0)
         episodes = format_count(summary.get("solved_at_episodes") or 0)
         line.append(f" in {format_duration(summary['solved_at_seconds'])}, {steps} steps, {episodes} episodes")
+    elif status != "solved" and summary.get("solved_at_steps") is not None:
+        line.append(f", solved after {format_count(summary['solved_at_steps'])} steps")
     elif status != "solved" and summary.get("solved_at") is not None:
-        line.append(f", not solved (that takes {format_number(float(summary['solved_at']))})")
+        takes, mean = float(summary["solved_at"]), summary.get("return_mean_100")
+        unconfirmed = not summary.get("eval") and mean is not None and mean >= takes
+        said = "no evaluation has confirmed that it is solved" if unconfirmed else "not solved"
+        line.append(f", {said} (that takes {format_number(takes)})")
     what = " · ".join(str(summary[name]) for name in ("env", "algo", "sync", "place") if summary.get(name) is not None)
     line.append(f"  {what}", style="not bold bright_black")
     return line
@@ -269,10 +275,8 @@ def _files(console: Console, folder: Path) -> None:
 
 def _commands(console: Console, folder: Path, summary: Mapping[str, Any]) -> None:
     run, passel = shlex.quote(str(folder)), _program()
-    # What a run that has ended needs to be told to go on.
-    more = {"solved": " --no-until-solved", "finished": f" --steps {2 * int(summary.get('steps', 0))}"}
     commands = {
-        f"{passel} resume {run}{more.get(str(summary.get('status')), '')}": "go on from the last checkpoint",
+        f"{passel} resume {run}{_to_go_on(summary)}": "go on from the last checkpoint",
         f"{passel} eval {run}": "play greedy episodes, and count",
         f"{passel} plot {run}": "the learning curve as a picture",
         **_ways_to_look(folder, f"{passel} {{}} {run}"),
@@ -287,6 +291,14 @@ def _commands(console: Console, folder: Path, summary: Mapping[str, Any]) -> Non
         if captioned:
             line.append(f"{' ' * (longest - len(command) + 2)}{what}", style="bright_black")
         console.print(line, soft_wrap=True)
+
+
+def _to_go_on(summary: Mapping[str, Any]) -> str:
+    """What a run that has ended needs to be told to go on. It may be solved, or stopped, with no step left."""
+    status, steps, total = summary.get("status"), int(summary.get("steps", 0)), summary.get("total_steps")
+    used_up = status == "finished" if total is None else steps >= int(total)
+    solved = " --no-until-solved" if status == "solved" else ""
+    return (f" --steps {2 * steps}" if used_up else "") + solved
 
 
 def _ways_to_look(folder: Path, command: str) -> dict[str, str]:

@@ -594,7 +594,7 @@ class TestADiskThatFails:
     def test_a_folder_that_is_removed_and_taken_by_another_is_left_alone(
         self, stage: Callable[..., Stage], tmp_path: Path
     ) -> None:
-        run = stage(steps=160, checkpoint_every=80)
+        run = stage(steps=240, checkpoint_every=80)
         run.scores = iter([1.0])
 
         def replaced() -> None:
@@ -603,12 +603,13 @@ class TestADiskThatFails:
             run.path.mkdir()
             (run.path / "config.toml").write_text("another")
 
-        result = run.run([run.work(), replaced])
+        result = run.run([run.work(), replaced, run.work()])
         (place,) = (tmp_path / "elsewhere").iterdir()
         assert {path.name: path.read_text() for path in run.path.iterdir()} == {"config.toml": "another"}
-        assert newest(place).step == 160
+        assert newest(place).step == 240
         assert result.status == summary(place)["status"] == "finished"
-        assert any("holds something else now" in text for text in run.spectator.messages)
+        told = [text for text in run.spectator.messages if "holds something else now" in text]
+        assert any(f"The last checkpoint was {run.path / 'checkpoints/80'}." in text for text in told)
 
     def test_a_failed_run_leaves_no_summary_in_the_folder_of_another(self, stage: Callable[..., Stage]) -> None:
         run = stage(checkpoint_every=80)

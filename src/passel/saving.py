@@ -184,7 +184,9 @@ class Saver:
 
     def last(self) -> str:
         """Where the last checkpoint is, in a sentence."""
-        return f"The last checkpoint is {self.base}." if self.base is not None else "There is no checkpoint yet."
+        if self.base is None:
+            return "There is no checkpoint yet."
+        return f"The last checkpoint {'is' if self.base.exists() else 'was'} {self.base}."
 
 
 def _other_places() -> Iterator[str]:

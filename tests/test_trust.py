@@ -305,6 +305,11 @@ class TestTheKey:
         assert {trust.standing(each) for each in runs} == {"own"}
         assert os.listdir(trust.key_file().parent) == ["run.key"]
 
+    def test_made_a_moment_later_it_replaces_none(self, run: Path) -> None:
+        trust.sign(run)
+        trust._make_key(trust.key_file())  # by a process that saw no key before the first was there
+        assert trust.standing(run) == "own"
+
     def test_of_another_user(self, run: Path) -> None:
         trust.sign(run)
         trust.key_file().unlink()

@@ -8,6 +8,8 @@
 PYTHON ?= $(firstword $(foreach name,python3 python3.13 python3.12 python3.11,\
 	$(shell $(name) -c 'import sys; (3, 11) <= sys.version_info < (3, 14) and print("$(name)")' 2>/dev/null)))
 ARGS ?=
+# Tests that run at once. Many of them start processes of their own, so more than a few gain little.
+PROCESSES ?= 2
 
 VENV := .venv
 PEERS := .venv-bench
@@ -38,9 +40,9 @@ train: $(INSTALLED) ## Train an agent: passel train $(ARGS).
 
 test: lint ## Check style and types, then run the tests: what CI runs.
 	@echo "pytest"
-	@$(BIN)/python -m pytest $(ARGS)
+	@$(BIN)/python -m pytest --numprocesses $(PROCESSES) --dist worksteal $(ARGS)
 
-test-isa: $(INSTALLED) ## Run the tests of arithmetic at every instruction set up to this processor's.
+test-isa: $(INSTALLED) ## Run the tests of arithmetic at every instruction set up to this processor's (ARGS=tests: all).
 	@$(BIN)/python tests/isa.py $(ARGS)
 
 lint: $(INSTALLED) ## Check style and types.

@@ -26,7 +26,7 @@ ENDLESS: dict[str, Any] = {"steps": 10**9, "checkpoint_every": 10**9, "solved_at
 
 
 class Window:
-    """A spectator of the run that notes two moments, and then asks the run to stop as Ctrl-C would."""
+    """A spectator of the run that notes two moments, and then asks the run to stop as a scheduler would."""
 
     def __init__(self, warm: float, seconds: float) -> None:
         self._warm, self._seconds = warm, seconds
@@ -47,7 +47,7 @@ class Window:
         self.reports.append(report)
         if report.seconds - self.reports[0].seconds >= self._seconds:
             self.done = True
-            os.kill(os.getpid(), signal.SIGINT)
+            os.kill(os.getpid(), signal.SIGTERM)  # a shell ignores SIGINT in its background jobs
 
     def start(self, title: str, facts: Mapping[str, str]) -> None:
         pass

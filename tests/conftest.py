@@ -59,7 +59,8 @@ def pytest_configure(config: pytest.Config) -> None:
     update = bool(config.getoption("update_counts"))
     if update and not whole_suite(config):
         raise pytest.UsageError("--update-counts needs a run of the whole suite: leave out paths, -k and the like.")
-    config.pluginmanager.register(Counts(enforce=whole_suite(config), update=update))
+    if not hasattr(config, "workerinput"):  # of the processes of pytest-xdist, the one that hears of all tests counts
+        config.pluginmanager.register(Counts(enforce=whole_suite(config), update=update))
 
 
 def whole_suite(config: pytest.Config) -> bool:

@@ -72,7 +72,9 @@ def main(arguments: list[str]) -> int:
         print(f"\n{level.name}: {' '.join(f'{key}={value}' for key, value in level.settings.items())}", flush=True)
         start = time.perf_counter()
         code = subprocess.run(
-            [sys.executable, "-m", "pytest", "-q", *wanted], env=os.environ | level.settings, check=False
+            [sys.executable, "-m", "pytest", "-q", "-n2", "--dist=worksteal", *wanted],
+            env=os.environ | level.settings,
+            check=False,
         ).returncode
         failed |= code != 0
         outcome[level.name] = f"{'FAILED' if code else 'passed'} in {time.perf_counter() - start:.0f} s"

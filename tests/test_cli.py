@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import os
 import re
 import resource
@@ -531,3 +532,18 @@ def test_serve_env_is_the_server_in_whatever_interpreter(tmp_path: Path) -> None
     with Command(tmp_path, "serve-env", "--python", "/no/python", "CartPole-v1") as command:
         assert command.wait() == 2
         assert command.stderr.startswith("passel: /no/python cannot be run (No such file or directory).")
+
+
+@pytest.mark.parametrize("words", [["list"], ["plot"], ["train", "--config"], ["train", "--from"]])
+@pytest.mark.parametrize("reason", [errno.ENAMETOOLONG, errno.EACCES])
+def test_a_path_that_the_system_refuses_is_a_sentence(
+    words: list[str], reason: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refused(path: Path) -> bool:
+        raise OSError(reason, os.strerror(reason), str(path))
+
+    monkeypatch.setattr(Path, "exists", refused)
+    assert main([*words, "somewhere"]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("passel: somewhere")
+    assert f"cannot be used ({os.strerror(reason)})" in said

@@ -205,6 +205,20 @@ HOSTILE: dict[str, tuple[Callable[[Path], Any], tuple[str, ...]]] = {
         lambda run: (run / "metrics.jsonl").write_text('{"steps": "\\u001b[2J", "shares": 3}\n{}\n'),
         ("plot",),
     ),
+    "metrics has a threshold in every line": (
+        lambda run: (run / "metrics.jsonl").write_text("".join(f'{{"solved_at": {i}}}\n' for i in range(150_000))),
+        ("plot",),
+    ),
+    "metrics has stages without end": (
+        lambda run: (run / "metrics.jsonl").write_text(
+            "".join(f'{{"shares": {{"{i}.{k}": 1}}}}\n' for i in range(100) for k in range(90))
+        ),
+        ("plot",),
+    ),
+    "metrics has a long stage": (
+        lambda run: (run / "metrics.jsonl").write_text(f'{{"shares": {{"{"a" * 10**5}": 1}}}}\n{{}}\n'),
+        ("plot",),
+    ),
     "events is a pipe": (lambda run: replaced_by(run / "events.jsonl", os.mkfifo), ("resume",)),
     "the lock is a pipe": (lambda run: replaced_by(run / ".lock", os.mkfifo), ("resume",)),
     "levels is a pipe": (lambda run: os.mkfifo(run / "levels.json"), ("levels",)),
@@ -219,6 +233,32 @@ HOSTILE: dict[str, tuple[Callable[[Path], Any], tuple[str, ...]]] = {
     ),
     "the folder of videos is a file": (lambda run: (run / "videos").write_text(""), ("video",)),
 }
+
+
+@pytest.mark.parametrize("value", ['"\\u001b[2J"', "null", "[1]"])
+@pytest.mark.parametrize("name", ["steps", "seconds"])
+def test_a_line_of_metrics_that_says_anything_does_not_stop_a_resume(
+    name: str, value: str, run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (run / "metrics.jsonl").write_text(f'{{"steps": 1}}\n{{"{name}": {value}}}\n')
+    code, words = told(capsys, *COMMANDS["resume"])
+    assert code == 0, words
+    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    assert rows[0] == {"steps": 1}
+    assert all(type(row[name]) in (int, float) for row in rows[1:])
+
+
+@pytest.mark.parametrize(
+    "damage", [lambda path: path.write_bytes(b"\xff"), lambda path: os.truncate(path, 10**12)], ids=["bytes", "huge"]
+)
+def test_a_signature_may_be_anything(
+    damage: Callable[[Path], Any], run: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever resumes copies it with the run. It is not signed anew, so that it stays as it is."""
+    monkeypatch.setattr("passel.api._sign", lambda *_: None)
+    damage(run / "signature")
+    code, words = told(capsys, *COMMANDS["resume"])
+    assert code == 0, words
 
 
 @pytest.mark.filterwarnings("default::passel.trained.SkippedCheckpointWarning")
@@ -395,6 +435,28 @@ def test_loading_beside_a_writer_that_prunes_finds_a_checkpoint(run: Path) -> No
         assert passel.load(run).step == step == 410
 
 
+@pytest.mark.filterwarnings("error::passel.trained.SkippedCheckpointWarning")
+def test_loading_beside_a_writer_that_writes_the_same_step_again_finds_it(
+    run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As every run does at its end, with the result of the evaluation; here between a manifest and its digest."""
+    real, last = checkpoint.read_regular, steps_of(run)[-1]
+    path, moment = run / "checkpoints" / str(last), iter([True])
+
+    def read(file: Path, *rest: Any, **options: Any) -> bytes:
+        found = real(file, *rest, **options)
+        if file == path / "manifest.json" and next(moment, False):
+            shutil.copytree(path, run / "checkpoints" / ".writing-again")
+            edit_manifest(run / "checkpoints" / ".writing-again", lambda manifest: manifest["meta"].update(resumed=7))
+            path.rename(run / "checkpoints" / ".removing-it")
+            (run / "checkpoints" / ".writing-again").rename(path)
+        return found
+
+    monkeypatch.setattr(checkpoint, "read_regular", read)
+    monkeypatch.setattr(checkpoint, "_files_of", lambda folder: {"manifest.json"})  # reads it before `load` does
+    assert passel.load(run).step == last
+
+
 def test_two_trainings_at_once_take_two_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Both have chosen the name before either makes its folder."""
     monkeypatch.chdir(tmp_path)
@@ -463,7 +525,13 @@ class TestNothingOfTheUsersIsDeleted:
 
     def test_a_users_folder_among_the_checkpoints_stays(self, run: Path) -> None:
         last = steps_of(run)[-1]
-        mine = {"1/notes.txt": "a", "9000/model.bin": "b", f"{last}/notes.txt": "c", ".removing-mine/x.txt": "d"}
+        mine = {
+            "1/notes.txt": "a",
+            "2/model.safetensors": "e",
+            "9000/model.bin": "b",
+            f"{last}/notes.txt": "c",
+            ".removing-mine/x.txt": "d",
+        }
         for name, text in mine.items():
             path = run / "checkpoints" / name
             path.parent.mkdir(exist_ok=True)

@@ -608,7 +608,7 @@ class TestADiskThatFails:
         assert {path.name: path.read_text() for path in run.path.iterdir()} == {"config.toml": "another"}
         assert newest(place).step == 240
         assert result.status == summary(place)["status"] == "finished"
-        told = [text for text in run.spectator.messages if "holds something else now" in text]
+        told = [text for text in run.spectator.messages if "what is there now is not this run's" in text]
         assert any(f"The last checkpoint was {run.path / 'checkpoints/80'}." in text for text in told)
 
     def test_a_failed_run_leaves_no_summary_in_the_folder_of_another(self, stage: Callable[..., Stage]) -> None:
@@ -679,6 +679,41 @@ class TestADiskThatFails:
             original(*args, **fields)
 
         monkeypatch.setattr(RunFolder, what, sometimes)
+
+    @pytest.mark.parametrize("another", [True, False], ids=["another run", "a folder of the user's"])
+    def test_what_took_the_place_of_a_removed_folder_stays(
+        self, stage: Callable[..., Stage], tmp_path: Path, another: bool
+    ) -> None:
+        run = stage(steps=160, checkpoint_every=80)
+        run.scores = iter([1.0])
+        before: dict[str, bytes] = {}
+
+        def replaced() -> None:
+            run.work()()
+            shutil.rmtree(run.path)
+            if another:
+                RunFolder.create(run.path, {"env": "another", "algo": "ppo"}, {"env": {}}).close()
+            else:
+                run.path.mkdir()
+                (run.path / "config.toml").write_text("mine")
+            before.update({path.name: path.read_bytes() for path in run.path.iterdir()})
+
+        result = run.run([run.work(), replaced])
+        assert {path.name: path.read_bytes() for path in run.path.iterdir()} == before
+        (place,) = (tmp_path / "elsewhere").iterdir()
+        assert (result.status, newest(place).step) == ("finished", 160)
+        assert any("what is there now is not this run's" in text for text in run.spectator.messages)
+
+    def test_a_last_checkpoint_elsewhere_is_kept_if_the_run_cannot_move_there(
+        self, stage: Callable[..., Stage], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        run = stage(steps=80)
+        run.scores = iter([1.0])
+        self.failing(monkeypatch, lambda folder: folder == run.path)
+        monkeypatch.setattr("passel.saving.Saver._settle", lambda *_: (_ for _ in ()).throw(OSError(24, "Too many")))
+        run.run([run.work()])
+        places = list((tmp_path / "elsewhere").iterdir())
+        assert {newest(place).step for place in places} == {80}
 
     @pytest.mark.parametrize("what", ["metric", "event"])
     def test_a_diary_that_cannot_be_written_ends_nothing(

@@ -134,8 +134,10 @@ class TestAStrangersRun:
         [
             (f'id = "{PAYLOAD}:{PAYLOAD}-v0"', f"the module {PAYLOAD}"),
             (f'id = "GymV26Environment-v0"\nkwargs = {{ env_id = "{PAYLOAD}:X" }}', f"the environment '{PAYLOAD}:X'"),
+            (f'id = "{CORRIDOR}"\nkwargs = {{ name = "/tmp/x" }}', "the file '/tmp/x'"),
+            ('id = "passel.testing.envs:passel/Crash-v0"\nkwargs = { marker = "made" }', "with arguments"),
         ],
-        ids=["id", "argument"],
+        ids=["id", "argument", "file", "marker"],
     )
     def test_nor_does_its_list_of_levels(
         self, call: Callable[..., Any], level: str, asked: str, stranger: Callable[..., Path], tmp_path: Path
@@ -146,6 +148,7 @@ class TestAStrangersRun:
         (run / "config.toml").write_text(f'env = "levels:{file}"\nalgo = "ppo"\nplace = "inline"\nworkers = 1\n')
         assert asked in _refusal(call, run)
         assert not Path("imported").exists()
+        assert not Path("made").exists()
 
     @pytest.mark.parametrize("call", ["evaluate", "resume"])
     @pytest.mark.parametrize("env", [ADDRESS, "ipc:///tmp/socket", "TCP://203.0.113.7:5555"])
@@ -304,6 +307,11 @@ class TestTheKey:
             assert set(pool.map(trust.sign, runs)) == {None}
         assert {trust.standing(each) for each in runs} == {"own"}
         assert os.listdir(trust.key_file().parent) == ["run.key"]
+
+    def test_made_a_moment_later_it_replaces_none(self, run: Path) -> None:
+        trust.sign(run)
+        trust._make_key(trust.key_file())  # by a process that saw no key before the first was there
+        assert trust.standing(run) == "own"
 
     def test_of_another_user(self, run: Path) -> None:
         trust.sign(run)

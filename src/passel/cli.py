@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import difflib
+import errno
 import functools
 import importlib
 import io
@@ -156,13 +157,22 @@ def _dispatch(arguments: list[str], began: float, interrupts: Interrupts) -> int
         from passel.place.base import WorkerDiedError
         from passel.place.limits import explanation
 
-        if isinstance(error, OSError) and (words := explanation(error)):
+        if isinstance(error, OSError) and (words := explanation(error) or _about_a_path(error, arguments)):
             _complain(words)
             return EXIT_USER
         if not isinstance(error, WorkerDiedError):
             raise
         _complain(str(error))
         return EXIT_FAILED
+
+
+def _about_a_path(error: OSError, arguments: list[str]) -> str:
+    """What is wrong with a path that the user named; empty for every other error."""
+    path = str(error.filename)
+    named = any(path.startswith(word) for word in arguments[1:] if word)
+    if not named or error.errno not in (errno.EACCES, errno.ENAMETOOLONG):
+        return ""
+    return f"{path[:100]} cannot be used ({error.strerror}). Give another path, or make it readable."
 
 
 def _show_warning(usual: Callable[..., None], message: Warning | str, category: type[Warning], *where: Any) -> None:

@@ -20,13 +20,14 @@ from torch import Tensor
 from passel.arena import Arena
 from passel.journal import Journal, Retry
 from passel.place.plan import Plan
+from passel.reading import DOCUMENT_LIMIT, read_regular
 from passel.run import checkpoint
 from passel.run.files import replace_file
-from passel.run.folder import CARD, CONFIG, RunFolder
+from passel.run.folder import CARD, CONFIG, SIGNATURE, RunFolder, check_out
 from passel.types import DivergedError, PasselError
 
 #: What a folder needs to be a run, beside a checkpoint.
-BASICS = (CONFIG, CARD, "signature")
+BASICS = (CONFIG, CARD, SIGNATURE)
 WRITTEN_PER_SECOND = 100e6  # bytes, of a checkpoint, on a slow disk
 
 
@@ -42,8 +43,11 @@ class Saver:
         self._saved_at = time.perf_counter()
         self._retry = Retry(first=5.0)
         folder = journal.folder.path
-        self._basics = {name: (folder / name).read_text() for name in BASICS if (folder / name).is_file()}
+        found = {name: _read_basic(folder / name) for name in BASICS}
+        self._basics = {name: content for name, content in found.items() if content is not None}
         self._home = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        #: The folder that was made in place of a removed one, until the run is at home there.
+        self._remade: os.stat_result | None = None
 
     def close(self) -> None:
         os.close(self._home)
@@ -132,12 +136,13 @@ class Saver:
                 made = Path(tempfile.mkdtemp(prefix=f"passel-{self._journal.folder.path.name}-", dir=place))
                 self._write_basics(made)
                 self._write(made, steps, meta, base=None)
-                self._settle(made)
             except (PasselError, OSError):
                 if made is not None:
                     shutil.rmtree(made, ignore_errors=True)
                 self.base = base
                 continue
+            with suppress(PasselError, OSError):  # what counts is there
+                self._settle(made)
             self._journal.notice(
                 f"The last checkpoint was not written: {_reason(error)} It is in {made} instead. Go on from there "
                 f"with `passel resume {made}`."
@@ -146,10 +151,13 @@ class Saver:
         return False
 
     def find_home(self) -> None:
-        """Follow the run's folder if it was moved, and make it again if it was removed."""
-        folder = self._journal.folder.path
+        """Follow the run's folder if it was moved, and make it again if it was removed. What somebody else has put in
+        its place meanwhile, another run perhaps, stays as it is: PasselError.
+        """
+        folder, same = self._journal.folder.path, False
         with suppress(OSError):
-            if os.path.samestat(os.stat(folder), os.fstat(self._home)) and (folder / CONFIG).is_file():
+            same = os.path.samestat(os.stat(folder), os.fstat(self._home))
+            if same and (folder / CONFIG).is_file():
                 return
         with suppress(OSError):
             moved = Path(os.readlink(f"/proc/self/fd/{self._home}"))
@@ -159,28 +167,39 @@ class Saver:
                     f"The run's folder was moved from {folder} to {moved}, and is followed. {self.last()}"
                 )
                 return
+        self._check_is_free(folder, same=same)
         folder.mkdir(parents=True, exist_ok=True)
-        if not os.path.samestat(os.stat(folder), os.fstat(self._home)) and any(folder.iterdir()):
-            raise PasselError(
-                f"{folder} was removed, and holds something else now, which is left alone. Move that away."
-            )
+        self._remade = os.stat(folder)
         self._write_basics(folder)
         self._settle(folder)
+        self._remade = None
         self._due_at = 0  # the checkpoints that it held are gone
         self._journal.notice(f"The run's folder {folder} was removed, and is made again. {self.last()}")
+
+    def _check_is_free(self, folder: Path, *, same: bool) -> None:
+        """Refuse a folder that is neither this run's own nor empty."""
+        with suppress(OSError):
+            if same or (self._remade is not None and os.path.samestat(os.stat(folder), self._remade)):
+                return
+        try:
+            check_out(folder)
+        except PasselError as error:
+            raise PasselError(
+                f"{folder} was removed, and what is there now is not this run's. Move it away to have the run there."
+            ) from error
 
     def _settle(self, path: Path) -> None:
         self._journal.folder.close()
         self._journal.moved(RunFolder.open(path))
         os.close(self._home)
         self._home = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-        if self.base is not None and not self.base.exists():
+        if self.base is not None:  # by its new path: at the old one there may be another run's by now
             beside = path / checkpoint.FOLDER / self.base.name
             self.base = beside if beside.exists() else None
 
     def _write_basics(self, folder: Path) -> None:
-        for name, text in self._basics.items():
-            replace_file(folder / name, text)
+        for name, content in self._basics.items():
+            replace_file(folder / name, content)
 
     def last(self) -> str:
         """Where the last checkpoint is, in a sentence."""
@@ -194,6 +213,13 @@ def _other_places() -> Iterator[str]:
     with suppress(OSError):  # Python looks for one that it can write in, and there may be none
         yield tempfile.gettempdir()
     yield os.path.expanduser("~")
+
+
+def _read_basic(path: Path) -> bytes | None:
+    """The run may be a stranger's, and its signature anything: what is no file of a sane size is not copied."""
+    with suppress(OSError):
+        return read_regular(path, DOCUMENT_LIMIT)
+    return None
 
 
 def _reason(error: Exception) -> str:

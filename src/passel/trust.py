@@ -20,9 +20,9 @@ from typing import Any, Literal
 
 from passel.envs import packaged
 from passel.envs.atari_protocol import is_atari
-from passel.envs.build import INTEGRATED
+from passel.envs.build import INTEGRATED, TESTING
 from passel.envs.level_sets import file_of
-from passel.envs.level_toml import MOST_BYTES, read
+from passel.envs.level_toml import MOST_BYTES, Entry, read
 from passel.envs.levels import is_level_set
 from passel.reading import CONFIG_LIMIT, from_toml, read_regular
 from passel.run.files import replace_file
@@ -102,7 +102,7 @@ def foreign(env: str) -> Iterator[str]:
         file = file_of(env)
         for entry in read(file).entries.values() if file else ():
             yield from _modules(entry.id)
-            yield from (f"the environment {printable(text)!r}" for text in _texts(entry.kwargs) if ":" in text)
+            yield from _arguments(entry)
     elif "://" in env:
         yield f"a connection to {printable(env)}"
     elif not packaged.is_name(env) and not is_atari(env):
@@ -115,8 +115,19 @@ def _modules(env: str) -> Iterator[str]:
         yield f"the module {printable(module)}, whose code would run"
 
 
+def _arguments(entry: Entry) -> Iterator[str]:
+    """Some environments take the id of another one, or read or write the file that they are told."""
+    for text in _texts(entry.kwargs):
+        if ":" in text:
+            yield f"the environment {printable(text)!r}"
+        elif os.sep in text:
+            yield f"the file {printable(text)!r}"
+    if entry.kwargs and entry.id.startswith(f"{TESTING}:"):
+        yield f"the environment {printable(entry.id)} with arguments, which fails as it is told"
+
+
 def _texts(value: Any) -> Iterator[str]:
-    """Every text in the arguments of a level: some environments take the id of another one."""
+    """Every text in the arguments of a level."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, Mapping):

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from gymnasium.spaces import Box, Discrete
 
-from passel.envs import describe, make_envs
+from passel.envs import build, describe, make_envs
 from passel.testing.envs import Corridor
 from passel.types import PasselError
 
@@ -146,6 +146,15 @@ class TestAFunctionOfAModule:
         assert sys.path[-1] == str(tmp_path), "what is installed comes first"
         with closing(make_envs("a_users_module:make", 2, 1)) as envs:
             assert envs.reset().shape == (2, *spec.obs_shape)
+
+    def test_does_not_stand_in_for_what_passel_integrates(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Which is imported without the consent of the user: the folder may be a stranger's."""
+        (tmp_path / "ale_py_of_a_stranger.py").write_text("raise SystemExit('it ran')")
+        monkeypatch.setattr(build, "INTEGRATED", build.INTEGRATED | {"ale_py_of_a_stranger"})
+        assert "No module named 'ale_py_of_a_stranger'" in message("ale_py_of_a_stranger:ALE/Pong-v5")
+        assert str(tmp_path) not in sys.path
 
     def test_a_class(self) -> None:
         assert describe("a_users_module:Corridor").obs_shape == describe(Corridor).obs_shape

@@ -92,6 +92,8 @@ def test_a_policy_is_trained_on_some_levels_and_evaluated_on_all(tmp_path: Path)
         ("jumper:hrd", "Write procgen:jumper, or more fully procgen:jumper:easy:200"),
         ("jumper:extreme", r"jumper has no extreme levels\. It has: easy, hard, memory, exploration"),
         ("jumper:easy:0+5", '"0[+]5" is no number of levels'),
+        ("jumper:easy:1+9999999999", '"1[+]9999999999" is no number of levels'),
+        (f"jumper:easy:1+{'9' * 5000}", "is no number of levels"),
         ("jumper:easy:a+5", '"a[+]5" is no number of levels'),
         ("jumper@77777", r'has no level "77777"'),
     ],

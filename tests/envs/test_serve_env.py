@@ -324,6 +324,32 @@ def test_it_ends_with_its_owner_and_cleans_up(tmp_path: Path) -> None:
     assert not folder.exists()
 
 
+def test_its_owner_s_folder_keeps_what_is_not_the_servers(tmp_path: Path) -> None:
+    for name in ("thesis", "errors"):
+        (tmp_path / name).write_text("mine")
+    command = [sys.executable, str(PROGRAM), "CartPole-v1", "--bind", f"ipc://{tmp_path}/s", "--owned", str(tmp_path)]
+    subprocess.run(command, check=False, stdin=subprocess.DEVNULL, capture_output=True, timeout=60)
+    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {"thesis": "mine", "errors": "mine"}
+
+
+@pytest.mark.parametrize("more", [[], ["--key", "nothing.json"]])
+def test_the_socket_of_another_program_is_neither_replaced_nor_removed(tmp_path: Path, more: list[str]) -> None:
+    with socket.socket(socket.AF_UNIX) as other:
+        other.bind(str(tmp_path / "s"))
+        other.listen()
+        code, said = run("CartPole-v1", "--bind", f"ipc://{tmp_path}/s", *more)
+        assert code == 2
+        assert "is in use by another program" in said
+        with socket.socket(socket.AF_UNIX) as client:
+            client.connect(str(tmp_path / "s"))
+
+
+def test_a_socket_that_was_left_behind_is_replaced_and_removed(tmp_path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as other:
+        other.bind(str(tmp_path / "s"))
+    assert not serve_env.is_listening(str(tmp_path / "s"))
+
+
 # Whatever a socket may bring.
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from matplotlib.axes import Axes
 
 from passel.types import PasselError
 from passel.view.plot import plot_run, read_run
@@ -115,6 +116,26 @@ def test_bad_metrics_are_a_sentence(text: str | None, words: str, tmp_path: Path
         (tmp_path / "metrics.jsonl").write_text(text)
     with pytest.raises(PasselError, match=words):
         plot_run([tmp_path], tmp_path / "out.png")
+
+
+def test_the_closing_sample_of_an_earlier_version_is_no_speed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = [row(i, phase="train") for i in range(1, 5)] + [row(5, phase="finished", steps_per_second=0.0)]
+    drawn: list[Any] = []
+    monkeypatch.setattr(Axes, "plot", lambda axes, x, y, **_: drawn.append(y))
+    plot_run([write_run(tmp_path / "run", rows)], tmp_path / "out.png")
+    assert drawn[1] == [4000.0] * 4
+
+
+@pytest.mark.parametrize("name", ["return_mean_100", "steps_per_second", "solved_at"])
+def test_a_number_that_no_axis_can_show_is_missing(name: str, tmp_path: Path) -> None:
+    rows = [row(i, **{name: (-1) ** i * 1.7e308}) for i in range(1, 5)]
+    plot_run([write_run(tmp_path / "run", rows)], tmp_path / "out.png")
+
+
+def test_a_long_name_is_cut(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "run", [row(1)])
+    (folder / "config.toml").write_text(f'env = "{"a" * 100_000}"\n')
+    assert len(read_run(folder).title) < 300
 
 
 def test_wrong_requests_are_a_sentence(tmp_path: Path) -> None:

@@ -24,8 +24,9 @@ from passel.types import PasselError, printable
 AnyEnv = gym.Env[Any, Any]
 Factory = Callable[..., AnyEnv]
 
+TESTING = "passel.testing.envs"
 #: Modules that passel itself integrates: importing them registers ids, and only ids of theirs are made.
-INTEGRATED = frozenset({"ale_py", "gymnasium", "passel.testing.envs"})
+INTEGRATED = frozenset({"ale_py", "gymnasium", TESTING})
 
 
 def build(env: str | Factory, env_args: Mapping[str, Any] | None = None) -> AnyEnv:
@@ -131,7 +132,8 @@ def find(env: str) -> str | Factory:
 
 def _imported(env: str, module: str) -> ModuleType:
     try:
-        _look_in_the_current_folder(module.partition(".")[0])
+        if module not in INTEGRATED:  # these need no consent, so a file by their name must not stand in for them
+            _look_in_the_current_folder(module.partition(".")[0])
         return importlib.import_module(module)
     except ImportError as error:
         raise PasselError(

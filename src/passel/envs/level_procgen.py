@@ -107,7 +107,8 @@ def read(text: str) -> ProcgenLevels:
 
 def _numbers(counts: str) -> tuple[int, int]:
     train, _, held_out = counts.partition("+")
-    if not (train.isdecimal() and held_out.isdecimal() and 1 <= int(train) <= HELD_OUT_FROM):
+    numbers = train.isdecimal() and held_out.isdecimal() and max(len(train), len(held_out)) < 20
+    if not (numbers and 1 <= int(train) <= HELD_OUT_FROM and int(held_out) <= HELD_OUT_FROM):
         raise PasselError(f'"{counts}" is no number of levels. Write how many to train on + held out, as {COUNTS}.')
     return int(train), int(held_out)
 

@@ -19,8 +19,8 @@ import inspect
 import json
 import math
 import os
-import shutil
 import signal
+import socket as sockets
 import stat
 import sys
 import threading
@@ -766,6 +766,19 @@ def is_socket(address: str) -> bool:
         return False
 
 
+def is_listening(path: str) -> bool:
+    """Whether somebody is behind a socket: one that nobody listens to was left behind, and refuses."""
+    with contextlib.closing(sockets.socket(sockets.AF_UNIX, sockets.SOCK_STREAM)) as probe:
+        probe.settimeout(1.0)
+        try:
+            probe.connect(path)
+        except (ConnectionRefusedError, FileNotFoundError):
+            return False
+        except OSError:
+            return True
+    return True
+
+
 def open_socket(context: Any, address: str, key: str, envs: int) -> Any:
     """The bound socket; with a key, encrypted, and open to the one client that has the other half.
 
@@ -775,6 +788,8 @@ def open_socket(context: Any, address: str, key: str, envs: int) -> Any:
     """
     if address.startswith("ipc://") and os.path.lexists(address[len("ipc://") :]) and not is_socket(address):
         raise UsageError("%s is a file, and no socket. Use another path: binding would replace it." % address)
+    if is_socket(address) and is_listening(address[len("ipc://") :]):
+        raise UsageError("%s is in use by another program. Use another path: binding would replace it." % address)
     keys = read_key(key) if key else None
     socket = context.socket(zmq.ROUTER)
     socket.setsockopt(zmq.LINGER, 200)
@@ -817,14 +832,25 @@ def answer_for(context: Any, client_public: bytes) -> None:
     threading.Thread(target=answer, daemon=True).start()
 
 
-def end_with_input(folder: str) -> None:
-    """Whoever started this server holds the other end of its standard input; when that closes, all is over."""
+def end_with_input(folder: str, address: str) -> None:
+    """Whoever started this server holds the other end of its standard input; when that closes, all is over.
+
+    Of the folder only what belongs to this server is removed: its socket, and the file that it complains into.
+    """
 
     def watch() -> None:
         with contextlib.suppress(OSError):
             while os.read(0, 1):
                 pass
-        shutil.rmtree(folder, ignore_errors=True)
+        errors = os.path.join(folder, "errors")
+        with contextlib.suppress(OSError):
+            if os.path.samestat(os.fstat(2), os.lstat(errors)):
+                os.unlink(errors)
+        if is_socket(address) and os.path.dirname(address[len("ipc://") :]) == folder:
+            with contextlib.suppress(OSError):
+                os.unlink(address[len("ipc://") :])
+        with contextlib.suppress(OSError):
+            os.rmdir(folder)
         os._exit(0)
 
     threading.Thread(target=watch, daemon=True).start()
@@ -860,7 +886,9 @@ def parser() -> argparse.ArgumentParser:
         metavar="MODULE:NAME",
         help="For nes_py: the list of presses that are the actions.",
     )
-    made.add_argument("--owned", default="", metavar="FOLDER", help="End with standard input, and remove this folder.")
+    made.add_argument(
+        "--owned", default="", metavar="FOLDER", help="End with standard input; socket and folder go too."
+    )
     return made
 
 
@@ -891,7 +919,7 @@ def _arguments(words: Sequence[str]) -> Header:
 def main(argv: Optional[Sequence[str]] = None) -> int:
     said = parser().parse_args(argv)
     if said.owned:
-        end_with_input(said.owned)
+        end_with_input(said.owned, said.bind)
     signal.signal(signal.SIGTERM, _end)
     try:
         run(said, lambda text: print("passel: " + text, flush=True))
@@ -912,9 +940,10 @@ def run(said: argparse.Namespace, tell: Callable[[str], None]) -> None:
             makers.append(Maker(each, arguments, said.joypad, said.skip, said.limit))
     with _its_faults_named(said.ids[0]):
         facts = look_at(makers[0], lens, said.skip)
-    context = zmq.Context()
+    context, bound = zmq.Context(), False
     try:
         socket = open_socket(context, said.bind, said.key, said.envs)
+        bound = True
         address = socket.getsockopt(zmq.LAST_ENDPOINT).rstrip(b"\0").decode()
         more = " and %d more" % (len(makers) - 1) if makers[1:] else ""
         tell("serving %s%s at %s, at most %d environments to a client" % (said.ids[0], more, address, said.envs))
@@ -922,7 +951,7 @@ def run(said: argparse.Namespace, tell: Callable[[str], None]) -> None:
             Server(makers, facts, lens, said.envs, said.sessions).serve(socket)
     finally:
         context.term()
-        if is_socket(said.bind):
+        if bound and is_socket(said.bind):
             with contextlib.suppress(OSError):
                 os.unlink(said.bind[len("ipc://") :])
 

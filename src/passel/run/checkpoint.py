@@ -176,7 +176,7 @@ def latest(
     """
     for _ in range(_TRIES):
         reasons: list[str] = []
-        found, vanished = None, False
+        found, listed = None, _listing(folder / FOLDER)
         for step, path in _candidates(folder / FOLDER):
             if before is not None and step >= before:
                 continue
@@ -186,14 +186,12 @@ def latest(
                 break
             except BrokenCheckpoint as broken:
                 found = None
-                if not os.path.lexists(path):
-                    vanished = True  # the run has saved another one, and removed this
-                    continue
                 reasons.append(broken.reason)
             except ValueError as error:
                 found = None
                 reasons.append(f"{path} cannot be used ({printable(error)})")
-        if found is not None or not vanished:
+        # What could not be read may be what the run was about to remove, or to write again: then there is another now.
+        if (found is not None and not reasons) or _listing(folder / FOLDER) == listed:
             break
     outcome = f"the one before it, of step {found.step}, is used" if found else "there is no valid one before it"
     for reason in reasons:
@@ -337,12 +335,13 @@ def _prune(checkpoints: Path, step: int, keep: int) -> None:
     for other in set(steps) - set(kept):
         old = checkpoints / str(other)
         with suppress(OSError):
-            if set(os.listdir(old)) <= _files_of(old):
+            names = set(os.listdir(old))
+            if names <= _files_of(old) and (MANIFEST in names or not names):
                 # Out of sight first: a folder half removed by a killed run must not look like a broken checkpoint.
                 doomed = checkpoints / f"{_REMOVING}{secrets.token_hex(8)}"
                 os.rename(old, doomed)
                 _remove(doomed)
-            elif os.path.lexists(old / MANIFEST):
+            elif MANIFEST in names:
                 _remove(old)
 
 
@@ -396,6 +395,14 @@ def _candidates(checkpoints: Path) -> list[tuple[int, Path]]:
                 if _files_of(entry) or not os.listdir(entry):
                     found.append((int(name), entry))
     return sorted(found, key=lambda item: (-item[0], item[1].name.startswith(_REPLACED)))
+
+
+def _listing(checkpoints: Path) -> dict[str, int]:
+    """Which folders may be checkpoints now, and which inode each has."""
+    with suppress(OSError):
+        entries = [(entry.name, entry.inode()) for entry in os.scandir(checkpoints)]
+        return {name: inode for name, inode in entries if _STEP.fullmatch(name.removeprefix(_REPLACED))}
+    return {}
 
 
 def _read_manifest(folder: Path) -> dict[str, Any]:

@@ -170,7 +170,9 @@ class RunFolder:
     def truncate_metrics(self, after_step: int, after_seconds: float = math.inf) -> None:
         """Drop the reports later than a checkpoint: the resumed run will make them again."""
         self._check_may_write()
-        self._metrics.keep(lambda row: row.get("steps", 0) <= after_step and row.get("seconds", 0) <= after_seconds)
+        self._metrics.keep(
+            lambda row: _at_most(row.get("steps", 0), after_step) and _at_most(row.get("seconds", 0), after_seconds)
+        )
 
     def read_config(self) -> dict[str, Any]:
         content = _parsed(self.path / CONFIG, partial(read_config))
@@ -340,6 +342,11 @@ def _checked_levels(found: dict[str, Any]) -> dict[str, Any]:
             if not row.keys() <= as_fields(row | {"cut": int}, level).keys():
                 raise ValueError(f"a level of its {name} lacks a score")
     return found
+
+
+def _at_most(value: object, largest: float) -> bool:
+    """Whether it is a number, and not a larger one: a line of metrics may say anything, and is not worth a run."""
+    return isinstance(value, int | float) and value <= largest
 
 
 def _document(path: Path) -> dict[str, Any]:

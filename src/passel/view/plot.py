@@ -44,8 +44,12 @@ _COLUMNS = {
     "return_mean_100": float | None,
     "steps_per_second": float | None,
     "solved_at": float | None,
+    "phase": str | None,
     "shares": dict[str, float | None] | None,
 }
+#: Shares, or thresholds, of a run: each is a line and a label, and its name is drawn.
+MOST, LONGEST_WORD = 100, 200
+LARGEST = 1e100
 PARTS = {"train": "trained on", "held_out": "held out"}
 
 
@@ -107,7 +111,7 @@ def plot_levels(found: Mapping[str, Any], out: Path) -> Path:
             label = f"{PARTS[part]}: {len(scores)} levels, mean {format_number(sum(scores) / len(scores))}"
             axes.plot(shares, scores, label=label, marker="o", markersize=3, **_line_style(index))
             axes.axhline(sum(scores) / len(scores), linewidth=1, zorder=1, **_line_style(index) | {"linestyle": ":"})
-        axes.set_title(str(found["set"]))
+        axes.set_title(printable(found["set"], LONGEST_WORD))
         axes.set_xlabel("levels, the best first (%)")
         axes.set_ylabel("mean score of a level")
         axes.legend(loc="best", fontsize=9)
@@ -124,9 +128,15 @@ def read_run(folder: Path) -> Run:
         )
     refuse_links(folder)
     rows: list[dict[str, Any]] = []
+    stages: set[str] = set()
+    thresholds: set[float | None] = set()
     for number, (row, _) in enumerate(JsonLines(path).rows(), start=1):
         try:
             _append(rows, _drawn(row))
+            stages |= (row.get("shares") or {}).keys()
+            thresholds.add(row.get("solved_at"))
+            if max(len(stages), len(thresholds)) > MOST:
+                raise ValueError(f"no run has more than {MOST} shares or thresholds")
         except ValueError as error:
             raise PasselError(
                 f"line {number} of {path} is no report ({printable(error)}). Remove that line, then draw it again."
@@ -139,9 +149,13 @@ def read_run(folder: Path) -> Run:
 def _drawn(row: dict[str, Any]) -> dict[str, Any]:
     """What of a report is drawn; ValueError if that is not what a report holds."""
     found = as_fields(_COLUMNS, {name: row[name] for name in _COLUMNS if name in row})
-    if len(found.get("shares") or {}) > 100:
-        raise ValueError("it has more than 100 shares")
-    return found
+    if any(len(stage) > LONGEST_WORD for stage in found.get("shares") or {}):
+        raise ValueError(f"a share has a name of more than {LONGEST_WORD} characters")
+    # No axis can be drawn that long: as a value that is not finite, it is missing.
+    return {
+        name: None if isinstance(value, int | float) and abs(value) > LARGEST else value
+        for name, value in found.items()
+    }
 
 
 def _append(rows: list[dict[str, Any]], row: dict[str, Any]) -> None:
@@ -166,8 +180,8 @@ def _title(folder: Path) -> str:
 def _word(value: object) -> str:
     """A name, whether the configuration has it bare or as the `id` or `name` of a table."""
     if isinstance(value, Mapping):
-        return str(value.get("id") or value.get("name") or "")
-    return str(value) if value is not None else ""
+        return _word(value.get("id") or value.get("name") or "")
+    return printable(value, LONGEST_WORD) if value is not None else ""
 
 
 def _named_apart(runs: list[Run]) -> list[Run]:

@@ -97,6 +97,12 @@ def test_a_refusal_of_the_system_is_one_sentence_with_the_cure(number: int) -> N
     assert "(Refused). " in words
 
 
+@pytest.mark.parametrize(("name", "sentence"), [(None, "a semaphore in /dev/shm"), ("/tmp/passel-x", "/tmp/passel-x")])
+def test_a_full_disk_is_told_from_a_full_dev_shm(name: str | None, sentence: str) -> None:
+    with pytest.raises(PasselError, match=rf"^there is no space for {sentence} \(Full\)\."), limits.explained():
+        raise OSError(errno.ENOSPC, "Full", name)
+
+
 def test_other_errors_are_left_alone() -> None:
     assert explanation(OSError(errno.ENOENT, "No such file")) is None
     with pytest.raises(FileNotFoundError), limits.explained():

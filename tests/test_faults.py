@@ -148,6 +148,20 @@ class TestNoProcessIsLeft:
             assert command.wait() == -signal.SIGKILL
             self.check(command, tmp_path)
 
+    def test_when_the_forkserver_is_killed_and_then_the_watcher(self, tmp_path: Path) -> None:
+        """Nobody is left who could look for workers, and no thread of theirs runs: the kernel alone ends them."""
+        with Command(tmp_path, "train", *TINY, *FOREVER, "--env", "harness:HoldsTheLock-v0", "--out", "run") as command:
+            command.await_that(lambda: len(list(tmp_path.glob("holding-*"))) == 2, "both workers to hold the lock")
+            server, workers = command.forkserver(), command.children()
+            assert server is not None
+            theirs = [process for worker in workers for process in worker.children()]
+            assert (len(workers), len(theirs)) == (2, 4)
+            server.kill()
+            os.kill(command.pid, signal.SIGKILL)
+            assert command.wait() == -signal.SIGKILL
+            _, alive = psutil.wait_procs([*workers, *theirs], PROMPTLY)
+            assert not alive
+
     def test_when_the_forkserver_is_killed_and_a_scheduler_stops_the_run(self, tmp_path: Path) -> None:
         """The run goes on without the forkserver. A scheduler sends SIGTERM to every process that it finds."""
         run = tmp_path / "run"

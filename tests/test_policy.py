@@ -11,6 +11,7 @@ import torch
 
 import passel
 from harness import newest
+from passel.algos.apex import Apex, ApexConfig
 from passel.algos.dqn import DQN, DQNConfig
 from passel.policy import Policy
 from passel.run.folder import RunFolder
@@ -44,6 +45,17 @@ def test_acts_greedily(observations: Array) -> None:
     actions = policy.act(observations)
     assert isinstance(actions, np.ndarray)
     assert actions.tolist() == expected.tolist()
+
+
+def test_no_row_of_a_ladder_of_epsilons_explores_more_than_the_others(observations: Array) -> None:
+    """Ape-X: the first row of a batch once explored as the boldest of all actors, and every other as the most timid."""
+    policy = Policy(Apex, ApexConfig(hidden=(5,), epsilon=0.5, epsilon_alpha=2.0), SPEC, {"q": vector()})
+    rng, rounds = np.random.default_rng(0), 600
+    strayed = np.mean([policy.act(observations, rng) != policy.act(observations) for _ in range(rounds)], axis=0)
+    expected = 0.5**3 * 3 / 4
+    assert (np.abs(strayed - expected) < 5 * np.sqrt(expected * (1 - expected) / rounds)).all()
+    alone = np.mean([policy.act(observations[0], rng) != policy.act(observations[0]) for _ in range(rounds)])
+    assert abs(alone - expected) < 5 * np.sqrt(expected * (1 - expected) / rounds)
 
 
 def test_one_observation_is_a_batch_of_one(observations: Array) -> None:

@@ -129,7 +129,12 @@ class Learner:
 
 def explain(error: NonFiniteError, networks: Iterable[nn.Module], batch: Any = None, experience: Any = None) -> str:
     """Where the first number that is not finite came from: the data, a weight, the output of a layer or a gradient."""
-    cure = "Train again with a smaller --lr or --max-grad-norm; what was learnt until then is kept."
+    rewards = getattr(batch, "reward", getattr(experience, "rewards", None))
+    cure = (
+        _too_large("observations", getattr(batch, "obs", None))
+        or _too_large("rewards", rewards)
+        or "Train again with a smaller --lr or --max-grad-norm; what was learnt until then is kept."
+    )
     for name, what in (("obs", "observations"), ("next_obs", "observations"), ("reward", "rewards")):
         if _holds_nan(getattr(batch, name, None)):
             return f"{error}: {_NAN_DATA.format(what)}"
@@ -143,12 +148,26 @@ def explain(error: NonFiniteError, networks: Iterable[nn.Module], batch: Any = N
     if error.layer:
         return f"{error}, first at layer {error.layer}, though the loss was. {cure}"
     # A minibatch has advantages in place of rewards. These may hold a value of the critic, which is finite by now.
-    if _holds_nan(getattr(experience, "rewards", None)):
+    if _holds_nan(rewards):
         return f"{error}: {_NAN_DATA.format('rewards')}"
     return f"{error}: the targets are no longer finite. {cure}"
 
 
 _NAN_DATA = "the environment's {} hold NaN or infinity. Mend it, or clip what it returns."
+
+
+#: From this size on, squares of numbers, or of sums of many, overflow in single precision.
+LARGE = 1e15
+
+
+def _too_large(what: str, array: Any) -> str:
+    """The cure where numbers of the environment are finite and too large to be learnt from; else empty."""
+    if array is None or array.dtype.kind != "f" or not len(array):
+        return ""
+    largest = np.abs(array).max()
+    if not largest > LARGE:
+        return ""
+    return f"The environment's {what} are as large as {largest:.0e}: scale them down in a wrapper."
 
 
 def _holds_nan(array: Any) -> bool:

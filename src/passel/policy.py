@@ -58,6 +58,8 @@ class Policy:
         blank = {name: torch.zeros(s.shape, dtype=s.dtype) for name, s in algorithm.specs(numbers, spec).items()}
         with torch.random.fork_rng(devices=[]):  # the weights are replaced; the user's generator must not notice
             self._algorithm = algorithm(numbers, spec, Tensors(blank))
+        # Where the rows of a run explore differently, all rows here are as the last of them, which explores least.
+        self._algorithm.take_rows(1, 2)
         self.spec = spec
         for name, flat in self._algorithm.flats.items():
             flat.values.copy_(vectors[name])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -88,6 +89,23 @@ class TestTrail:
         assert batch.discount.tolist() == [1, 1, 1, 1, 0]
         assert batch.action.tolist() == [0, 1, 2, 0, 1]
 
+    def test_steps_that_are_overwritten_again_and_again_are_looked_at_each_time(self) -> None:
+        """The writer goes on while a dreamer reads: three steps during the first gather, three during the second."""
+        trail = make_trail(capacity=10)
+        walk(trail, 10, end=False)
+        gather, number = trail._ring.gather, [10]
+
+        def late(slots: Ints) -> Any:
+            if number[0] < 16:
+                walk(trail, 3, start=number[0], end=False)
+                number[0] += 3
+            return gather(slots)
+
+        trail._ring.gather = late  # type: ignore[method-assign]
+        batch, counts = trail.steps(np.arange(10))
+        assert counts.tolist() == [6, 7, 8, 9]
+        assert batch.obs[:, 0].tolist() == counts.tolist(), "each count with its own step"
+
     def test_over_the_same_tensors_it_goes_on(self) -> None:
         kept, last = tensors(Trail.trail_specs(20, OBS)), torch.zeros(1, dtype=torch.int64)
         walk(Trail(kept, last), 3, end=False)
@@ -172,6 +190,27 @@ class TestImagined:
         assert set(memory.sample(50, np.random.default_rng(0)).obs[:, 0].tolist()) == {1, 2}
         with pytest.raises(passel.PasselError, match="too old"):
             memory.sample(1, np.random.default_rng(0))
+
+    def test_what_is_overwritten_while_it_is_read_is_drawn_anew_by_the_same_moment(self) -> None:
+        """A dreamer writes and the models learn during the gather: by the newest version all would be too old."""
+        (memory,), set_version = self.memory(capacity=4)
+        memory.remember(rows([1, 2, 3, 4]), 0)
+        set_version(3)
+        gather, torn = memory._ring.gather, [True]
+
+        def slow(slots: Ints) -> Any:
+            fetched = gather(slots)
+            if torn[0]:
+                torn[0] = False
+                memory.remember(rows([5, 6]), 0)
+                set_version(9)
+            return fetched
+
+        memory._ring.gather = slow  # type: ignore[method-assign]
+        memory.fresh_rows()
+        drawn = set(memory.sample(50, np.random.default_rng(0)).obs[:, 0].tolist())
+        assert drawn == {3, 4, 5, 6}
+        assert not memory.fresh_rows()
 
     def test_a_ring_that_has_turned_round_still_knows_its_versions(self) -> None:
         (memory,), set_version = self.memory(capacity=8)

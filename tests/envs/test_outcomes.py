@@ -12,7 +12,7 @@ import torch
 from gymnasium.spaces import Box, Discrete
 
 import passel
-from passel.envs import describe, envpool_backend, make_envs
+from passel.envs import describe, envpool_backend, gymnasium_backend, make_envs
 from passel.envs.outcomes import OutcomeError, check_finite, check_finite_rewards
 from passel.types import PasselError
 
@@ -93,6 +93,21 @@ def test_what_cannot_be_read_is_named(odd: dict[str, Any], sentence: str) -> Non
         third_step(**odd)
     assert " (Odd, copy " in str(caught.value)
     assert ", step 2 of the episode with seed " in str(caught.value)
+
+
+@pytest.mark.parametrize("culprit", [0, 1, 2])
+def test_the_copy_that_returned_nan_is_named_with_its_seed(culprit: int) -> None:
+    """The observations of all copies are looked at together, after all were stepped."""
+    envs = make_envs(Odd, 3, seed=0)
+    assert isinstance(envs, gymnasium_backend.GymnasiumEnvs)
+    envs.reset()
+    envs._envs[culprit].unwrapped._odd = {"obs": np.full(4, NAN, np.float32)}  # type: ignore[attr-defined]
+    for _ in range(2):
+        envs.step(np.zeros(3, np.int64))
+    where = rf"\(Odd, copy {culprit}, step 2 of the episode with seed {envs._seed_of(culprit)}\)"
+    with pytest.raises(PasselError, match=rf"^the environment's observations hold NaN or infinity {where}"):
+        envs.step(np.zeros(3, np.int64))
+    envs.close()
 
 
 READ: dict[str, tuple[dict[str, Any], str, Any]] = {
@@ -182,7 +197,11 @@ def test_a_run_ends_with_the_sentence_and_not_with_a_traceback(place: str, tmp_p
 
 def test_large_numbers_are_finite() -> None:
     check_finite(np.full((2, 3), 1e30, np.float32))
-    check_finite_rewards(np.full(3, 1e200))
+    check_finite_rewards(np.full(3, 3e38))
+    check_finite_rewards(np.full(3, 3e38, np.float32))
+    for odd in (1e39, -1e200):
+        with pytest.raises(OutcomeError, match="in copy 1"):
+            check_finite_rewards(np.array([0, odd]))  # infinity in single precision
     for odd in (NAN, np.inf, -np.inf):
         with pytest.raises(OutcomeError, match="observations hold NaN or infinity"):
             check_finite(np.array([[0, 1], [odd, 2]], np.float32))

@@ -5,9 +5,11 @@ from __future__ import annotations
 import errno
 import re
 import resource
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -58,6 +60,15 @@ def test_what_is_said_to_fit_does_and_what_is_a_fifth_more_does_not(
         small_plan(hidden=[int(1.2 * width)] * layers)
 
 
+def test_a_plane_of_bytes_counts_as_the_image_that_it_is() -> None:
+    """Convolutions come before the first hidden layer: it has fewer inputs than there are pixels."""
+    plan = small_plan()
+    plane = replace(plan.spec, obs_shape=(400, 400), obs_dtype=np.dtype(np.uint8))
+    estimate._check_weights(replace(plan, spec=plane), 10**7)
+    with pytest.raises(PasselError, match=r"weights of --hidden 16 take at least"):
+        estimate._check_weights(replace(plan, spec=replace(plane, obs_dtype=np.dtype(np.float32))), 10**7)
+
+
 def test_more_workers_than_memory_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(estimate, "free_memory", lambda: 10**9)
     with pytest.raises(PasselError, match=r"40 workers take at least .* Use at most --workers 22\."):
@@ -84,6 +95,12 @@ def test_a_refusal_of_the_system_is_one_sentence_with_the_cure(number: int) -> N
     words = explanation(OSError(number, "Refused"))
     assert words is not None
     assert "(Refused). " in words
+
+
+@pytest.mark.parametrize(("name", "sentence"), [(None, "a semaphore in /dev/shm"), ("/tmp/passel-x", "/tmp/passel-x")])
+def test_a_full_disk_is_told_from_a_full_dev_shm(name: str | None, sentence: str) -> None:
+    with pytest.raises(PasselError, match=rf"^there is no space for {sentence} \(Full\)\."), limits.explained():
+        raise OSError(errno.ENOSPC, "Full", name)
 
 
 def test_other_errors_are_left_alone() -> None:

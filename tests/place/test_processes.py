@@ -188,11 +188,27 @@ class TestAWorkerThatHangs:
         with running(sync=sync) as placement:
             advance_until(placement, lambda: bool(placement.board.column("updates").all()))
             os.kill(pid_of(placement, "worker 0"), signal.SIGSTOP)
+            if sync == "allreduce":  # the others must wait sooner or later, and one that waits does not come to rest
+                advance_until(placement, lambda: bool(placement.board.waits[1]))
             with pytest.raises(WorkerHangsError, match=r"^worker 0 does not respond: did not come to rest within 3 s$"):
                 placement.pause(lambda: 3.0)
             began = time.monotonic()
             placement.stop()
             assert time.monotonic() - began < 2 * STOP_PATIENCE
+
+    @pytest.mark.parametrize(
+        "settings",
+        [{"algo": "a3c", "split": True}, {"transport": "distributed"}],
+        ids=["critics", "torch.distributed"],
+    )
+    def test_nor_are_others_that_wait_for_it(self, settings: dict[str, Any]) -> None:
+        """A critic waits for the critics of the other workers; torch waits for a message."""
+        with running(sync="allreduce", **settings) as placement:
+            advance_until(placement, lambda: bool(placement.board.column("updates").all()))
+            os.kill(pid_of(placement, "worker 0"), signal.SIGSTOP)
+            advance_until(placement, lambda: placement.board.waits[1] > 2)
+            with pytest.raises(WorkerHangsError, match=r"^worker 0 does not respond: did not come to rest within 4 s$"):
+                placement.pause(lambda: 4.0)
 
     def test_a_notice_names_it(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(processes, "SILENT", 0.8)
@@ -216,6 +232,17 @@ class TestAWorkerThatHangs:
             assert isinstance(error, WorkerHangsError)
             alone = placement._error_of(worker, "crash", "ValueError: no", "")
             assert str(alone) == "worker 1 died: ValueError: no"
+
+
+def test_who_was_killed_is_named_and_not_who_noticed_it() -> None:
+    """torch.distributed tells a learner that its peer is gone. Both have ended when the watcher looks."""
+    with running(sync="allreduce", transport="distributed") as placement:
+        advance_until(placement, lambda: bool(placement.board.column("updates").all()))
+        os.kill(pid_of(placement, "worker 0"), signal.SIGKILL)
+        for child in placement._children:
+            assert connection.wait([child.handle], 30)
+        with pytest.raises(WorkerDiedError, match=r"^worker 0 died: killed by signal 9 \(SIGKILL\)$"):
+            placement.advance(0.02)
 
 
 def test_a_worker_that_dies_after_the_last_pause_is_told_of() -> None:

@@ -39,6 +39,16 @@ def test_who_neither_takes_turns_nor_waits_is_silent() -> None:
     assert silence.seconds.tolist() == [0.5, 0.0]
 
 
+def test_steps_within_a_long_turn_are_a_sign() -> None:
+    """A rollout of slow steps, or the warm-up, is one turn of minutes."""
+    board, silence, clock = watched()
+    board.command = Command.RUN
+    for _ in range(30):
+        board.column("steps")[1] += 1
+        passes(0.5, silence, clock)
+    assert silence.seconds.tolist() == [15.0, 0.0]
+
+
 def test_at_rest_no_sign_is_due() -> None:
     board, silence, clock = watched()
     passes(5.0, silence, clock)

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from gymnasium.spaces import Box
 
 import passel
 from passel.place.plan import Plan
+from passel.place.split import PATIENCE
 from passel.sync import SCHEMES
+from passel.testing.envs import Identity
+from passel.types import DivergedError
 from small import inline_run, settings_for, small_plan
 
 ON_POLICY = ["a3c", "ppo"]
@@ -56,7 +63,53 @@ def test_a_plan_names_who_serves() -> None:
     assert small_plan(algo="a3c", sync="hogwild", workers=2).server_names == []
 
 
-def test_a_critic_that_finds_no_number_says_why(tmp_path: Path) -> None:
+class Huge(Identity):
+    """Identity whose observations or rewards are finite, and too large for the squares and sums of single precision."""
+
+    def __init__(self, obs: float = 1.0, reward: float = 1.0) -> None:
+        super().__init__()
+        self.observation_space = Box(0.0, np.inf, self.observation_space.shape, np.float32)
+        self._obs_scale, self._reward_scale = np.float32(obs), reward
+
+    def reset(self, **asked: Any) -> Any:
+        obs, info = super().reset(**asked)
+        return obs * self._obs_scale, info
+
+    def step(self, action: Any) -> Any:
+        obs, reward, *rest = super().step(action)
+        return obs * self._obs_scale, reward * self._reward_scale, *rest
+
+
+@pytest.mark.parametrize("place", ["inline", "processes"])
+@pytest.mark.parametrize("sync", ["solo", "allreduce"])
+@pytest.mark.parametrize(
+    ("made", "sentence"),
+    [
+        (
+            {"reward": 3e37},
+            r"^the loss is inf: the targets are no longer finite\. The environment's rewards are as large",
+        ),
+        (
+            {"obs": 3e38},
+            r"^the loss is (inf|nan): .* The environment's observations are as large as 3e\+38: scale them",
+        ),
+    ],
+    ids=["rewards", "observations"],
+)
+def test_a_critic_that_finds_no_number_says_why(
+    made: dict[str, float], sentence: str, sync: str, place: str, tmp_path: Path
+) -> None:
+    """Numbers that are finite pass at the environment's boundary. The half that finds the loss ends the run."""
+    workers = 1 if sync == "solo" else 2
+    asked = settings_for(algo="a3c", sync=sync, workers=workers, place=place, split=True, steps=2000)
+    del asked["env"]
+    began = time.monotonic()
+    with pytest.raises(DivergedError, match=sentence):
+        passel.train(partial(Huge, **made), **asked, out=str(tmp_path / "run"))
+    assert time.monotonic() - began < PATIENCE, "nobody waits for the half that has ended"
+
+
+def test_nan_stops_at_the_environment_s_boundary(tmp_path: Path) -> None:
     env, out = "passel.testing.envs:passel/NaN-v0", str(tmp_path / "run")
     asked = settings_for(env=env, algo="a3c", sync="solo", place="processes", split=True, steps=2000, out=out)
     with pytest.raises(passel.PasselError, match="observations hold NaN or infinity"):

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 import torch
 
+from passel.algos import ALGORITHMS
 from passel.arena import Arena
+from passel.nets.perceptron import RecordedLoss
 from passel.place.board import Board, Command, State
 from passel.place.inline import InlineKit
 from passel.place.plan import Plan
 from passel.place.worker import Worker
-from passel.types import PasselError
-from small import new_arena, small_plan
+from passel.types import DivergedError, PasselError
+from small import new_arena, run_over, small_plan
 
 
 def one_worker(plan: Plan) -> tuple[Worker, Board, Arena]:
@@ -135,6 +139,35 @@ def test_an_environment_that_turns_to_nan_ends_the_run_with_the_cause_and_the_cu
     with pytest.raises(PasselError, match="observations hold NaN"):
         work(worker)
     assert torch.isfinite(arena["sync/q/vector"]).all(), "nothing of it was learnt"
+    worker.close()
+
+
+@pytest.mark.parametrize("algo", ALGORITHMS)
+def test_a_loss_that_is_no_number_is_explained_for_every_algorithm(algo: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever its batches look like: the search for the cause must not end in an error of its own."""
+    plan = small_plan(algo=algo, sync="solo", workers=2 if ALGORITHMS[algo].apart else 1, steps=4000)
+    arena = new_arena(plan)
+    before = {name: arena[f"sync/{name}/vector"].clone() for name in plan.schemes}
+    monkeypatch.setattr(RecordedLoss, "item", lambda _: math.nan)
+    with pytest.raises(DivergedError, match=r"^the loss is nan: the targets are no longer finite\. .* smaller --lr"):
+        run_over(plan, arena)
+    for name, vector in before.items():
+        assert torch.equal(arena[f"sync/{name}/vector"], vector), "nothing of it was applied"
+
+
+@pytest.mark.parametrize("layer", [0, 2])
+def test_a_layer_that_overflows_is_named(layer: int) -> None:
+    worker, board, _ = one_worker(small_plan(sync="solo", workers=1, steps=2000))
+    board.command = Command.RUN
+    worker.turn()
+    layers = worker.learner._modules[0].perceptron.layers  # type: ignore[union-attr]
+    with torch.no_grad():
+        layers[layer].weight.fill_(3e38)  # type: ignore[union-attr, operator]
+        layers[layer].bias.fill_(3e38)  # type: ignore[union-attr, operator]
+    with pytest.raises(
+        DivergedError, match=rf"^the loss is (nan|inf): the output of layer .*{layer} is no longer finite"
+    ):
+        work(worker)
     worker.close()
 
 

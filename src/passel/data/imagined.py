@@ -10,7 +10,7 @@ from torch import Tensor
 
 from passel.arena import Spec
 from passel.data.replay import Replay
-from passel.data.ring import Ring, Window
+from passel.data.ring import Fetched, Ring, Window
 from passel.types import Ints, PasselError, Transitions
 
 
@@ -83,9 +83,17 @@ class Imagined(Replay):
         self._looked_at = self._newest()
         return int(self._fresh(self._looked_at).sizes.sum())
 
+    def _fetch(self, n: int, rng: np.random.Generator) -> Fetched:
+        """Rows that were overwritten meanwhile are drawn anew by the same moment, for the same reason."""
+        if self._looked_at is None:
+            self._looked_at = self._newest()
+        try:
+            return super()._fetch(n, rng)
+        finally:
+            self._looked_at = None
+
     def _draw(self, n: int, rng: np.random.Generator) -> tuple[Ints | int, Ints]:
         window = self.fresh() if self._looked_at is None else self._fresh(self._looked_at)
-        self._looked_at = None
         ends = window.sizes.cumsum()
         if not ends[-1]:
             raise PasselError("every imagined transition is too old to be drawn. Dream first.")

@@ -86,11 +86,12 @@ class Trail(Replay):
 
     def steps(self, counts: Ints) -> tuple[Batch, Ints]:
         """These steps, as far as they are still there, and their counts."""
-        fetched = self._ring.gather(self._ring.slots(0, counts))
-        whole = ~self._ring.overwritten(0, counts)
-        if not whole.all():
-            fetched, counts = self._ring.gather(self._ring.slots(0, counts[whole])), counts[whole]
-        return self._ring.batch(fetched), counts
+        while True:
+            fetched = self._ring.gather(self._ring.slots(0, counts))
+            whole = ~self._ring.overwritten(0, counts)
+            if whole.all():
+                return self._ring.batch(fetched), counts
+            counts = counts[whole]  # fetched anew, and looked at anew: the writer goes on meanwhile
 
     def before(self, counts: Ints) -> Ints:
         """The counts of the steps that led to these; -1 where there is none, or it is gone."""

@@ -22,6 +22,7 @@ from passel.envs.base import Envs
 from passel.envs.build import AnyEnv, Factory, build, name_of, spaces_of
 from passel.envs.outcomes import (
     LARGEST,
+    NotFiniteError,
     OutcomeError,
     check_finite,
     not_five,
@@ -135,6 +136,8 @@ class GymnasiumEnvs(Envs):
                         ended.append(i)
             if self._floats:
                 check_finite(next_obs)
+        except NotFiniteError as fault:
+            raise self._error(fault.row, fault) from None
         except OutcomeError as fault:
             raise self._error(i, fault) from None
         self._score += reward

@@ -26,6 +26,16 @@ class OutcomeError(Exception):
         self.cause, self.cure = cause, cure
 
 
+class NotFiniteError(OutcomeError):
+    """NaN or infinity among the observations of several copies; `row` is the first copy that returned it."""
+
+    def __init__(self, row: int) -> None:
+        super().__init__(
+            "the environment's observations hold NaN or infinity", "Correct the environment, or clip what it returns."
+        )
+        self.row = row
+
+
 def read_reset(returned: Any) -> Any:
     """The observation of a reset."""
     if not isinstance(returned, tuple) or len(returned) != 2:
@@ -88,9 +98,7 @@ def check_finite(obs: Array) -> None:
     """Refuse NaN and infinity. A sum of squares is finite only if every number is: one call of BLAS."""
     if math.isfinite(np.vdot(obs, obs)) or np.isfinite(obs).all():
         return
-    raise OutcomeError(
-        "the environment's observations hold NaN or infinity", "Correct the environment, or clip what it returns."
-    )
+    raise NotFiniteError(int(np.argwhere(~np.isfinite(obs))[0][0]))
 
 
 def check_batch(obs: Array, reward: Array, where: str) -> None:
@@ -108,10 +116,10 @@ def check_batch(obs: Array, reward: Array, where: str) -> None:
 
 
 def check_finite_rewards(reward: Array) -> None:
-    """Refuse NaN and infinity among the rewards of one step."""
-    if math.isfinite(np.vdot(reward, reward)) or np.isfinite(reward).all():
+    """Refuse NaN, infinity and what single precision takes for it among the rewards of one step."""
+    if np.vdot(reward, reward) <= LARGEST or (np.abs(reward) <= LARGEST).all():  # NaN is in no range
         return
-    row = int(np.flatnonzero(~np.isfinite(reward))[0])
+    row = int(np.flatnonzero(~(np.abs(reward) <= LARGEST))[0])
     raise OutcomeError(
         f"the environment's reward is {float(reward[row])} in copy {row}",
         "Correct the environment, or clip what it returns.",

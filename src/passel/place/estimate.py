@@ -34,7 +34,7 @@ def check(plan: Plan) -> None:
 
 
 def _check_weights(plan: Plan, usable: int) -> None:
-    shape = plan.spec.obs_shape
+    shape = plan.spec.net_shape
     copies = SHARED_VECTORS + OWN_VECTORS * len(plan.cast.learners)
     for flag, hidden, inputs in (
         ("--hidden", plan.numbers.hidden, 1 if is_image(shape) else math.prod(shape)),

@@ -38,6 +38,9 @@ def explained() -> Iterator[None]:
             words = (
                 f"there is no space for a semaphore in /dev/shm ({error.strerror}). "
                 "Free some (`df /dev/shm` shows how much there is), or use --place inline."
+                if error.filename is None  # a semaphore is no file that has a name
+                else f"there is no space for {error.filename} ({error.strerror}). Free some, or set TMPDIR to another "
+                "folder."
             )
         if words is None:
             raise

@@ -248,19 +248,22 @@ class Processes(Placement):
             raise self._error
 
     def _errors_of_the_dead(self) -> list[WorkerDiedError | PasselError]:
-        """Of each that no exception has told of yet, and said so itself before those that did not."""
+        """Of each that no exception has told of yet: first who said why itself, then who did not, and last who waited
+        for another in vain.
+        """
         dead = [child for child in self._children if child.ended and not child.told]
         codes = {child.name: child.exit_code() for child in dead}
         said: list[WorkerDiedError | PasselError] = []
         silently: list[WorkerDiedError | PasselError] = []
+        waited: list[WorkerDiedError | PasselError] = []
         for child in dead:
             child.told = True
             words = _last_words(child.errors)
             if words is None:
                 silently.append(WorkerDiedError(child.name, self._describe_exit(codes[child.name])))
             else:
-                said.append(self._error_of(child, *words))
-        return said + silently
+                (waited if words[0] == "waited" else said).append(self._error_of(child, *words))
+        return said + silently + waited
 
     def _error_of(self, child: Child, kind: str, message: str, trace: str) -> WorkerDiedError | PasselError:
         if kind in ("user", "diverged"):
@@ -440,6 +443,7 @@ def serve(plan: Plan, arena: Arena, links: Links, number: int) -> None:
     server = plan.build_server(arena, links, number)
     board.servers[number] = State.READY
     served = cells(board.served)
+    on_wait.append(partial(_count, served, number))  # under all-reduce a critic waits for the others' critics
     while board.command != Command.STOP:
         server.serve(0.1)
         served[number] += 1

@@ -17,8 +17,9 @@ MOST = 1.0  # seconds that one look may add: a watcher that was stopped itself h
 class Silence:
     """Seconds since each worker, and after them each server, last showed a sign of life, of those it was due of.
 
-    A worker's heartbeat goes on while it takes turns, and `waits` while it waits for another: what is left is a step of
-    its environment, an update, or a process that does not run. At rest a worker owes no sign.
+    A worker's heartbeat goes on while it takes turns, `steps` within a turn that collects for long (a rollout, the
+    warm-up), and `waits` while it waits for another: what is left is one step of its environments, an update, or a
+    process that does not run. At rest a worker owes no sign.
     """
 
     def __init__(self, board: Board, limit: int, clock: Callable[[], float] = time.monotonic) -> None:
@@ -48,7 +49,7 @@ class Silence:
 
     def _read(self) -> Array:
         board = self._board
-        workers = np.stack([board.column("heartbeat"), board.waits, board.rested], axis=1)
-        servers = np.stack([board.served, board.served, board.servers], axis=1)
+        workers = np.stack([board.column("heartbeat"), board.column("steps"), board.waits, board.rested], axis=1)
+        servers = np.stack([board.served, board.served, board.served, board.servers], axis=1)
         signs: Array = np.concatenate([workers, servers]).astype(np.float64)
         return signs

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from passel.arena import Spec, Tensors, fence
 from passel.nets.flat import Flat
-from passel.sync.base import Kit, Scheme, Sync, patiently
+from passel.sync.base import LONG, Kit, Scheme, Sync, on_wait, patiently
 from passel.sync.optimiser import make_optimiser
 
 
@@ -84,8 +84,20 @@ class DistributedMean(Mean):
         assert self._pending is not None, "finish() follows start()"
         work, total = self._pending
         start = time.perf_counter()
-        work.wait()
+        while not self._waited(work):
+            on_wait[-1]()
         return total.div_(self._workers), time.perf_counter() - start
+
+    def _waited(self, work: Any) -> bool:
+        """Whether everybody's offer has come within a short time: a learner that waits for long says so in between."""
+        try:
+            work.wait(timedelta(seconds=LONG))
+        except RuntimeError as error:
+            if work.is_completed():  # a learner is gone, or came too late for gloo
+                reason = str(error).partition("\n")[0]
+                raise TimeoutError(f"waited in vain for the other learners' gradients ({reason})") from error
+            return False
+        return True
 
 
 class AllReduceSync(Sync):

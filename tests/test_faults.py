@@ -366,6 +366,7 @@ class TestTheWholeTreeKilledWhileSaving:
         assert resumed_inline(run, 20).summary.status == "finished"
         assert_whole(run)
 
+    @pytest.mark.timeout(240)
     def test_many_times(self, tmp_path: Path) -> None:
         """In a process of its own, which forks: to import torch for each kill would take a minute."""
         done = subprocess.run(
@@ -373,7 +374,7 @@ class TestTheWholeTreeKilledWhileSaving:
             env={**os.environ, "OPENBLAS_NUM_THREADS": "1", "TMPDIR": str(tmp_path)},
             capture_output=True,
             text=True,
-            timeout=100,
+            timeout=200,
             check=False,
         )
         assert done.returncode == 0, done.stdout + done.stderr

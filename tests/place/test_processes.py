@@ -197,17 +197,18 @@ class TestAWorkerThatHangs:
             assert time.monotonic() - began < 2 * STOP_PATIENCE
 
     @pytest.mark.parametrize(
-        "settings",
-        [{"algo": "a3c", "split": True}, {"transport": "distributed"}],
+        ("stopped", "settings"),
+        [("critic 0", {"algo": "a3c", "split": True}), ("worker 0", {"transport": "distributed"})],
         ids=["critics", "torch.distributed"],
     )
-    def test_nor_are_others_that_wait_for_it(self, settings: dict[str, Any]) -> None:
+    def test_nor_are_others_that_wait_for_it(self, stopped: str, settings: dict[str, Any]) -> None:
         """A critic waits for the critics of the other workers; torch waits for a message."""
         with running(sync="allreduce", **settings) as placement:
             advance_until(placement, lambda: bool(placement.board.column("updates").all()))
-            os.kill(pid_of(placement, "worker 0"), signal.SIGSTOP)
+            os.kill(pid_of(placement, stopped), signal.SIGSTOP)
             advance_until(placement, lambda: placement.board.waits[1] > 2)
-            with pytest.raises(WorkerHangsError, match=r"^worker 0 does not respond: did not come to rest within 4 s$"):
+            sentence = f"^{stopped} does not respond: did not come to rest within 4 s$"
+            with pytest.raises(WorkerHangsError, match=sentence):
                 placement.pause(lambda: 4.0)
 
     def test_a_notice_names_it(self, monkeypatch: pytest.MonkeyPatch) -> None:

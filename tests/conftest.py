@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import json
+import signal
 import sys
 import tempfile
 import warnings
@@ -22,6 +23,10 @@ from threadpoolctl import threadpool_limits
 
 TESTS = Path(__file__).resolve().parent
 FLOORS = TESTS / "counts.json"
+
+# A shell ignores SIGINT in its background jobs, and so do all processes that come of them: Ctrl-C could not be tested.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # A deadline of milliseconds measures whoever else uses the machine; pytest-timeout guards against a real hang.
 hypothesis.settings.register_profile("passel", deadline=None)

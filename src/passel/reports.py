@@ -87,9 +87,10 @@ class Reporter:
         while len(self._marks) > 2 and now - self._marks[0][0] > RATE_OVER:
             self._marks.popleft()
         if not self._marks:
-            return counters, counters * 0, 1e-9
+            return counters, np.zeros_like(counters), 1e-9
         (then, before), (until, after) = self._marks[0], self._marks[-1]
-        return counters, after - before, max(until - then, 1e-9)
+        with np.errstate(invalid="ignore"):  # a loss may be infinite; by how much it grew is never read
+            return counters, after - before, max(until - then, 1e-9)
 
     def scalars(self) -> dict[str, float]:
         """The loss, and the algorithm's own numbers: means over the workers that have them yet, and sums of counts."""

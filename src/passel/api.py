@@ -41,7 +41,7 @@ from passel.run.summary import Summary
 from passel.supervisor import History, Supervisor
 from passel.trained import Env, check_weights, environment, load, name_of, spec_of, vectors_of, weights_of
 from passel.trust import sign_or_tell
-from passel.types import EnvSpec, PasselError, printable
+from passel.types import EnvSpec, PasselError, counted, printable
 from passel.view.display import Display, guarded
 from passel.view.terminal import View, make_view
 
@@ -350,7 +350,7 @@ def _run(
     for notice in filter(None, (crowded, too_short)):
         view.message(notice)
         folder.event("notice", text=notice)
-    view.message(f"Starting {plan.workers} {'worker' if plan.workers == 1 else 'workers'} ...")
+    view.message(f"Starting {counted(plan.workers, 'worker')} ...")
     try:
         try:
             placement.start()

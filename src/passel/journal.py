@@ -12,8 +12,9 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any
 
+from passel.run.files import cause_of
 from passel.run.folder import RunFolder
-from passel.types import PasselError, Report
+from passel.types import Report
 from passel.view.display import GuardedView
 from passel.view.tensorboard import TensorBoardLog
 
@@ -122,14 +123,6 @@ class Journal:
             retry.failed()
             if what == "TensorBoard":  # its writer does not recover
                 self._renew_tensorboard()
-            self.notice(f"The {what} cannot be written ({_reason(error)}). Training goes on, and it is tried again.")
+            self.notice(f"The {what} cannot be written ({cause_of(error)}). Training goes on, and it is tried again.")
         else:
             retry.worked()
-
-
-def _reason(error: Exception) -> str:
-    """Why a file cannot be written, without the cure for a run that this would have ended."""
-    cause = error.__cause__ if isinstance(error, PasselError) else error
-    if isinstance(cause, OSError) and cause.strerror:
-        return cause.strerror
-    return str(error).rstrip(".") if isinstance(error, PasselError) else f"{type(error).__name__}: {error}"

@@ -22,7 +22,7 @@ from passel.journal import Journal, Retry
 from passel.place.plan import Plan
 from passel.reading import DOCUMENT_LIMIT, read_regular
 from passel.run import checkpoint
-from passel.run.files import replace_file
+from passel.run.files import cause_of, replace_file
 from passel.run.folder import CARD, CONFIG, SIGNATURE, RunFolder, check_out
 from passel.types import DivergedError, PasselError
 
@@ -92,8 +92,8 @@ class Saver:
                 raise
             self._retry.failed()
             self._journal.notice(
-                f"The checkpoint at step {steps:,} was not written: {_reason(error)} Training goes on, and it is tried "
-                f"again in {self._retry.seconds:.0f} s. {self.last()}"
+                f"The checkpoint at step {steps:,} was not written: {cause_of(error)}. Training goes on, and it is "
+                f"tried again in {self._retry.seconds:.0f} s. {self.last()}"
             )
             return False
         self._retry.worked()
@@ -144,8 +144,8 @@ class Saver:
             with suppress(PasselError, OSError):  # what counts is there
                 self._settle(made)
             self._journal.notice(
-                f"The last checkpoint was not written: {_reason(error)} It is in {made} instead. Go on from there "
-                f"with `passel resume {made}`."
+                f"The last checkpoint was not written: {cause_of(error)}. It is in {made} instead. Go on from "
+                f"there with `passel resume {made}`."
             )
             return True
         return False
@@ -220,11 +220,6 @@ def _read_basic(path: Path) -> bytes | None:
     with suppress(OSError):
         return read_regular(path, DOCUMENT_LIMIT)
     return None
-
-
-def _reason(error: Exception) -> str:
-    text = f"{error.strerror or error}." if isinstance(error, OSError) else str(error)
-    return text if text.endswith(".") else f"{text}."
 
 
 def grouped(tensors: Mapping[str, Tensor]) -> dict[str, dict[str, Tensor]]:

@@ -20,6 +20,11 @@ class PasselError(Exception):
     """A mistake with a cause and a cure: the command line prints it alone, without a traceback, and exits with 2."""
 
 
+def counted(number: int, noun: str) -> str:
+    """`1 worker`, `2 workers`."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
 def printable(text: object, longest: int = 300) -> str:
     """Text from a file or a server on one line, safe to print: what is not printable is escaped, as `repr` does, and a
     text of more than `longest` characters is cut.

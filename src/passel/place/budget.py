@@ -10,6 +10,7 @@ from threadpoolctl import threadpool_limits
 
 from passel.nets.torsos import is_image
 from passel.run.card import usable_cores
+from passel.types import counted
 
 __all__ = ["at_most", "oversubscribed", "threads_of_learner", "threads_per_worker", "tiny_is_zero", "usable_cores"]
 
@@ -31,9 +32,7 @@ def oversubscribed(workers: int, threads: int) -> str:
     each = f" with {threads} threads each" if threads > 1 else ""
     fits = max(1, cores // threads)
     cure = f"Use --workers {fits}." if fits < workers else f"Use --threads {cores}."
-    those = "1 worker" if workers == 1 else f"{workers} workers"
-    there = "1 core" if cores == 1 else f"{cores} cores"
-    return f"{those}{each} on {there}: slower and with staler parameters. {cure}"
+    return f"{counted(workers, 'worker')}{each} on {counted(cores, 'core')}: slower and with staler parameters. {cure}"
 
 
 def threads_of_learner(actors: int, learners: int, each: int, obs_shape: Sequence[int], asked: int = 0) -> int:

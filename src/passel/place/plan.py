@@ -42,7 +42,7 @@ from passel.streams import Stream, derive
 from passel.sync import SCHEMES
 from passel.sync.base import Kit, Scheme, Server, Sync, SyncSettings
 from passel.sync.optimiser import OptimiserSettings
-from passel.types import EnvSpec, Ints
+from passel.types import EnvSpec, Ints, counted
 
 #: Of an inline run: the worker whose turn is next, where the last step of a run cut a round short.
 NEXT_TURN = "board/next_turn"
@@ -357,7 +357,7 @@ class Plan:
         if not anew:
             return []
         return [
-            f"{anew} interrupted {'episode' if anew == 1 else 'episodes'} of {self.spec.id} could not be continued and "
+            f"{counted(anew, 'interrupted episode')} of {self.spec.id} could not be continued and "
             "began anew: the same seed and actions did not lead to the same observation, or the episode was longer "
             "than its record. Nothing is learnt across the gap. For an exact resume, let reset(seed=...) decide all "
             "that follows."

@@ -44,6 +44,14 @@ def json_text(value: Any, indent: int | None = None) -> str:
     return json.dumps(plain(value), indent=indent, allow_nan=False, ensure_ascii=False)
 
 
+def cause_of(error: Exception) -> str:
+    """Why a file cannot be written, without the cure for a run that this would have ended, and without a full stop."""
+    cause = error.__cause__ if isinstance(error, PasselError) else error
+    if isinstance(cause, OSError) and cause.strerror:
+        return cause.strerror
+    return str(error).rstrip(".") if isinstance(error, PasselError) else f"{type(error).__name__}: {error}"
+
+
 def write_all(fd: int, data: bytes) -> None:
     """Write every byte; a short write is what a nearly full disk does first."""
     view = memoryview(data)

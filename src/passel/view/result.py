@@ -14,6 +14,7 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
+from passel.types import counted
 from passel.view.format import (
     UNKNOWN,
     format_count,
@@ -84,8 +85,7 @@ def advice(shares: Mapping[str, float], situation: Situation | None = None) -> s
     if not shares:
         return "No share of time was measured, so there is nothing to advise."
     if now.place == "processes" and now.cores and now.workers > now.cores:
-        cores = "1 core" if now.cores == 1 else f"{now.cores} cores"
-        return f"{now.workers} workers share {cores}: use --workers {now.cores}."
+        return f"{now.workers} workers share {counted(now.cores, 'core')}: use --workers {now.cores}."
     if "learner" in now.roles and "actor" in now.roles:
         return _advice_apart(now.roles["learner"], now.roles["actor"], now)
     # A slow environment or learner makes others wait, so the cause is asked for before the waiting.

@@ -34,6 +34,7 @@ SMALL: dict[str, Any] = {
     "target_every": 20,
     "epsilon_steps": 200,
     "eval_episodes": 2,
+    "eval_every": "none",
     "tensorboard": False,
     "quiet": True,
 }

@@ -46,6 +46,7 @@ ARROWS: dict[str, set[str]] = {
     "saving": {"journal", "place", "run", *GROUND},
     "reports": {"place", "stopwatch", *GROUND},
     "examiner": {"evaluation", "journal", "place", "policy", "run", *GROUND},
+    "selection": {"envs", "evaluation", "examiner", "journal", "place", "policy", "run", "trained", *GROUND},
     "supervisor": {
         "place",
         "run",
@@ -56,6 +57,7 @@ ARROWS: dict[str, set[str]] = {
         "journal",
         "reports",
         "saving",
+        "selection",
         "stopwatch",
         *GROUND,
     },

@@ -38,6 +38,7 @@ SMALL: dict[str, Any] = {
     "checkpoint_every": 150,
     "keep_checkpoints": 10,
     "eval_episodes": 3,
+    "eval_every": "none",
     "tensorboard": False,
     "quiet": True,
 }

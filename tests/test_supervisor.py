@@ -40,7 +40,7 @@ FIELDS = [
     *("steps_per_second", "updates_per_second", "return_mean_100", "solved_at_seconds", "solved_at_steps"),
     *("solved_at_episodes", "eval", "peak_rss_mb", "workers_restarted", "checkpoint"),
     *("return_human_normalised", "eval_human_normalised"),
-    *("startup_seconds", "train_seconds", "evaluation_seconds", "checkpoint_seconds", "warnings"),
+    *("startup_seconds", "train_seconds", "evaluation_seconds", "checkpoint_seconds", "best_step", "warnings"),
 ]
 
 
@@ -104,7 +104,7 @@ class Stage:
         self, folder: Path, monkeypatch: pytest.MonkeyPatch, history: History | None = None, **said: Any
     ) -> None:
         settings = {"env": IDENTITY, "place": "inline", "workers": 2, "hidden": [4], "capacity": 400, "batch": 8}
-        settings |= {"tensorboard": False, "steps": 10_000, "out": str(folder / "run"), **said}
+        settings |= {"tensorboard": False, "eval_every": "none", "steps": 10_000, "out": str(folder / "run"), **said}
         config, numbers = resolve_config(settings)
         self.plan = make_plan(config, numbers, config.env)
         self.arena = Arena(self.plan.specs())

@@ -61,7 +61,7 @@ class Run:
 
     @property
     def policy(self) -> Policy:
-        """The policy of the run's last checkpoint."""
+        """The run's best policy by the evaluations during training; its last one if there were none."""
         return load(self.path)
 
 

@@ -259,9 +259,11 @@ def _add_run_commands(commands: Any) -> None:
     evaluation.add_argument("--sample", action="store_true", help="Draw actions as in training, not the best ones.")
     evaluation.add_argument("--env", help="Another environment of the same shape; default: the run's own.")
     video = _command(commands, "video", "Film the best, the median and the worst of some greedy episodes.", run=True)
+    _add_last(evaluation)
     video.add_argument("--episodes", type=_whole, default=10, help="How many to choose from (default 10).")
     video.add_argument("--seed", type=_whole, default=0, help="Seed of the first episode (default 0).")
     video.add_argument("--env", help="Another environment of the same shape; default: the run's own.")
+    _add_last(video)
     levels = _command(
         commands, "levels", "How well a run's policy plays each level of its set, trained on or held out.", run=True
     )
@@ -270,6 +272,7 @@ def _add_run_commands(commands: Any) -> None:
     )
     levels.add_argument("--sample", action="store_true", help="Draw actions as in training, instead of the best ones.")
     levels.add_argument("--seed", type=_whole, help="Seed of the episodes; default: the run's.")
+    _add_last(levels)
     transfer = _command(
         commands,
         "transfer",
@@ -288,6 +291,14 @@ def _add_run_commands(commands: Any) -> None:
     plot.add_argument("runs", nargs="+", type=Path, help="Folders of the runs, or folders that hold runs.")
     plot.add_argument("--x", choices=["steps", "seconds", "episodes"], default="steps", help="The horizontal axis.")
     plot.add_argument("--out", type=Path, help="Image to write; default: plot.png in the (first) run.")
+
+
+def _add_last(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--last",
+        action="store_true",
+        help="Use the last policy, not the best one by the evaluations during training.",
+    )
 
 
 def _add_tools(commands: Any) -> None:
@@ -465,6 +476,7 @@ def _eval(said: argparse.Namespace, began: float) -> int:
             "seed": said.seed,
             "sample": said.sample,
             "env": said.env,
+            "last": said.last,
             "trust": said.trust,
         }
         result = trained.evaluate(said.run, **asked, progress=show)
@@ -481,7 +493,8 @@ def _eval(said: argparse.Namespace, began: float) -> int:
 def _video(said: argparse.Namespace, began: float) -> int:
     from passel import trained
 
-    for film in trained.film(said.run, episodes=said.episodes, seed=said.seed, env=said.env, trust=said.trust):
+    asked = {"episodes": said.episodes, "seed": said.seed, "env": said.env, "last": said.last, "trust": said.trust}
+    for film in trained.film(said.run, **asked):
         played = f"score {film.score:.1f}, {film.length} steps; checkpoint: step {film.step}"
         print(f"{film.path}  {film.rank}: {played}")
     return 0
@@ -557,9 +570,10 @@ def _levels(said: argparse.Namespace, began: float) -> int:
     from passel.view.plot import plot_levels
 
     found = RunFolder.open(said.run, lock=False).read_levels()
-    if found is None or said.episodes is not None or said.seed is not None or said.sample:
+    if found is None or said.episodes is not None or said.seed is not None or said.sample or said.last:
         episodes = 1 if said.episodes is None else said.episodes
-        asked = {"episodes": episodes, "seed": said.seed, "sample": said.sample, "trust": said.trust}
+        asked = {"episodes": episodes, "seed": said.seed, "sample": said.sample}
+        asked |= {"last": said.last, "trust": said.trust}
         found = trained.evaluate_levels(said.run, **asked)
     print_levels(found, Console())
     print(plot_levels(found, said.run / "levels.png"))

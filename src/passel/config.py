@@ -72,6 +72,16 @@ class RunConfig:
         "Steps after which an episode of an evaluation is cut; 0 means the environment's own time limit, or 27000 if "
         "it has none.",
     )
+    eval_every: int | None = option(
+        0,
+        "Steps between two evaluations during training, by which the best policy is kept; 0 means a 20th of --steps, "
+        "or more where evaluations would take more than a tenth of all steps (none for sets of levels and for servers "
+        "of environments); none: no evaluations during training.",
+    )
+    select_episodes: int = option(10, "Greedy episodes of each evaluation during training.")
+    patience: int = option(
+        0, "Stop after this many evaluations in a row without a better mean return; 0: train to the end."
+    )
     envs: int = option(16, "Environments that each worker steps at once; with a list of levels, of each level.")
     backend: Literal["auto", "ale", "gymnasium", "envpool"] = option(
         "auto",

@@ -21,7 +21,7 @@ from passel.types import Episode, PasselError
 
 
 class Examiner:
-    """Evaluates the policy that the arena holds, while every worker is at rest.
+    """Lets a policy play fresh episodes of the run's environment.
 
     An environment that raises here costs the evaluation and nothing else: it is a notice, and an event with the
     traceback. `go_on` is asked after every step.
@@ -37,30 +37,16 @@ class Examiner:
         vectors = {name: self._arena[f"sync/{name}/vector"] for name in self._plan.schemes}
         return Policy(self._plan.algorithm, self._plan.numbers, self._plan.spec, vectors)
 
-    def evaluate(self, steps: int) -> EvalResult | None:
-        """Fresh episodes, of every level that is trained on equally many; None if it was stopped or failed."""
-        config, parts = self._plan.config, self._plan.parts
-        seed = derive(config.seed, "evaluation", steps)
+    def evaluate(self, policy: Policy, role: str, steps: int) -> EvalResult | None:
+        """The scores of `--eval-episodes` fresh episodes; None if it was stopped or failed. `role` names their seeds:
+        an evaluation that chooses a policy and one that reports its score have different ones.
+        """
         try:
-            with at_most(1):
-                if parts is not None:
-                    self._trained = self._play_levels(parts.levels.train, seed)
-                    played = [episode for level in self._trained.values() for episode in level]
-                else:
-                    played = play(
-                        self.policy(),
-                        self._plan.env,
-                        config.eval_episodes,
-                        seed,
-                        threads=usable_cores(),
-                        env_args=self._plan.evaluation_args,
-                        max_steps=config.eval_max_steps,
-                        progress=lambda _: self._go_on(),
-                    )
+            played = self.play(policy, self._plan.config.eval_episodes, role, steps, threads=usable_cores())
         except EvaluationStoppedError:
             return None
         except (Exception, SystemExit) as error:
-            self._tell(error, steps)
+            self.tell(error, steps)
             return None
         self.failures = 0
         result = summarise(played)
@@ -72,7 +58,35 @@ class Examiner:
             )
         return result
 
-    def compare_levels(self, steps: int) -> None:
+    def play(
+        self,
+        policy: Policy,
+        episodes: int,
+        role: str,
+        steps: int,
+        *,
+        threads: int = 1,
+        go_on: Callable[[], bool] = lambda: True,
+    ) -> list[Episode]:
+        """Fresh greedy episodes, of every level that is trained on equally many."""
+        config, parts = self._plan.config, self._plan.parts
+        seed = derive(config.seed, role, steps)
+        with at_most(1):
+            if parts is not None:
+                self._trained = self._play_levels(policy, parts.levels.train, episodes, seed, go_on)
+                return [episode for level in self._trained.values() for episode in level]
+            return play(
+                policy,
+                self._plan.env,
+                episodes,
+                seed,
+                threads=threads,
+                env_args=self._plan.evaluation_args,
+                max_steps=config.eval_max_steps,
+                progress=lambda _: self._go_on() and go_on(),
+            )
+
+    def compare_levels(self, policy: Policy, steps: int) -> None:
         """The levels that were held out, beside those that were trained on, into levels.json."""
         parts = self._plan.parts
         if parts is None or self._trained is None:
@@ -80,27 +94,30 @@ class Examiner:
         seed = derive(self._plan.config.seed, "held-out", steps)
         try:
             with suppress(EvaluationStoppedError), at_most(1):
-                held_out = self._play_levels(parts.levels.held_out, seed)
+                held_out = self._play_levels(policy, parts.levels.held_out, self._plan.config.eval_episodes, seed)
                 table = level_table(parts.levels, self._trained, held_out)
                 self._journal.folder.write_levels(table | {"actions": "greedy"})
         except (Exception, SystemExit) as error:
-            self._tell(error, steps)
+            self.tell(error, steps)
 
-    def _play_levels(self, names: Sequence[str], seed: int) -> dict[str, list[Episode]]:
-        """Every one of these levels, equally often: as often as --eval-episodes is enough for."""
-        parts, config = self._plan.parts, self._plan.config
+    def _play_levels(
+        self, policy: Policy, names: Sequence[str], episodes: int, seed: int, go_on: Callable[[], bool] = lambda: True
+    ) -> dict[str, list[Episode]]:
+        """Every one of these levels, equally often: as often as so many episodes are enough for."""
+        parts = self._plan.parts
         assert parts is not None
         return play_levels(
-            self.policy(),
+            policy,
             parts.levels,
             names,
-            max(1, config.eval_episodes // max(len(names), 1)),
+            max(1, episodes // max(len(names), 1)),
             seed,
-            max_steps=config.eval_max_steps,
-            progress=lambda _: self._go_on(),
+            max_steps=self._plan.config.eval_max_steps,
+            progress=lambda _: self._go_on() and go_on(),
         )
 
-    def _tell(self, error: BaseException, steps: int) -> None:
+    def tell(self, error: BaseException, steps: int) -> None:
+        """An evaluation has failed, which costs nothing but itself."""
         self.failures += 1
         cause = str(error).rstrip(".") if isinstance(error, PasselError) else f"{type(error).__name__}: {error}"
         self._journal.notice(

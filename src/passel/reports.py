@@ -36,6 +36,8 @@ class Reporter:
         episodes: int,
         mean_return: float | None,
         solved_at: float | None,
+        eval_steps: int | None = None,
+        eval_mean: float | None = None,
     ) -> Report:
         counters, moved, gone = self._speed(phase, training)
         spent = moved[:, [COLUMNS[stage] for stage in STAGES]]
@@ -72,6 +74,8 @@ class Reporter:
             solved_at=solved_at,
             phase=phase,
             human_normalised=self._plan.spec.human_normalised(mean_return),
+            eval_steps=eval_steps,
+            eval_mean=eval_mean,
         )
 
     def _speed(self, phase: str, training: bool) -> tuple[Any, Any, float]:

@@ -9,7 +9,7 @@ import os
 import time
 from collections import deque
 from collections.abc import Mapping
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self, get_type_hints
@@ -31,8 +31,9 @@ from passel.run.folder import RunFolder
 from passel.run.rss import PeakRss
 from passel.run.summary import EvalResult, Status, Summary
 from passel.saving import Saver
+from passel.selection import Selection, Snapshot
 from passel.stopwatch import ACTIVITIES, Stopwatch
-from passel.types import DivergedError, Episode, PasselError, Report
+from passel.types import DivergedError, Episode, PasselError, Report, counted
 from passel.view.display import guarded
 from passel.view.terminal import View
 
@@ -65,6 +66,13 @@ class History:
     train_seconds: float = 0.0
     evaluation_seconds: float = 0.0
     checkpoint_seconds: float = 0.0
+    #: Evaluations during training: when the next one is due, the last one, the best one, and how many came after it.
+    evaluate_at: int = 0
+    eval_step: int | None = None
+    eval_mean: float | None = None
+    best_step: int | None = None
+    best_mean: float | None = None
+    evaluations_since_best: int = 0
 
     def spent(self) -> dict[str, float]:
         """Seconds by activity. Checkpoints of earlier versions have the whole alone: it counts as training."""
@@ -123,6 +131,7 @@ class Supervisor:
         self._peak.mb = history.peak_rss_mb
         self.threshold = plan.config.solved_at if plan.config.solved_at is not None else plan.spec.reward_threshold
         self._examiner = Examiner(plan, arena, self._journal, lambda: interrupts.requested is None)
+        self._selection = Selection(plan, arena, self._examiner, self._journal, history)
 
     @property
     def path(self) -> Path:
@@ -141,6 +150,7 @@ class Supervisor:
             self._fail(error)
             raise
         finally:
+            self._selection.cancel()
             self._placement.stop()
             self._journal.close()
             self._saver.close()
@@ -177,10 +187,12 @@ class Supervisor:
                 return self._stop("stopped")
             if self._board.steps >= self._plan.config.steps:
                 return self._stop("finished")
+            self._select()
+            if self._selection.over:
+                return self._stop("finished")
             if self._looks_solved() and self._confirm():
                 if self._plan.config.until_solved:
                     return self._stop("solved")
-                self._history.eval = None  # the final evaluation is still to come
                 self._train_on()
             if self._saver.due(self._board.steps):
                 self._rest()
@@ -204,19 +216,17 @@ class Supervisor:
     def _stop(self, status: Status) -> Status:
         """Bring every worker to rest, keep everything, and only then measure the policy if that is still to be done."""
         self._show("checkpoint")
+        self._selection.cancel()
         self._rest()
         self._save(last=True)
-        if status == "finished" and self._plan.config.eval_episodes and self._history.eval is None:
-            result = self._evaluate()
-            if result is None and self._interrupts.requested:
+        if status != "stopped" and self._plan.config.eval_episodes:
+            result = self._evaluate_best(consider_last=status == "finished")
+            if result is None and self._interrupts.requested and status == "finished":
                 status = "stopped"
             if result is not None and self._mean_is_enough() and self._confirms(result):
                 self._solve(result)
         if status == "finished" and self._history.solved_at_steps is not None:
             status = "solved"
-        if self._history.eval is not None:
-            with self._stopwatch.during("evaluation"):
-                self._examiner.compare_levels(self._board.steps)
         self._tell_notices()
         if status != "stopped":
             self._tell_of_deaths()
@@ -230,6 +240,22 @@ class Supervisor:
         except (WorkerDiedError, PasselError) as error:
             self._journal.notice(f"{str(error).splitlines()[0]}, at rest: nothing is lost.", "worker died")
 
+    def _select(self) -> None:
+        """Evaluate the policy if that is due, without stopping the workers, and note what came of it."""
+        inline = self._plan.config.place == "inline"
+        with self._stopwatch.during("evaluation") if inline else nullcontext():
+            result = self._selection.look(self._board.steps)
+        if result is not None:
+            self._show(self._phase(), always=True)
+        if self._selection.over:
+            self._journal.notice(
+                f"{counted(self._history.evaluations_since_best, 'evaluation')} in a row brought no better policy than "
+                f"that of step {self._history.best_step:,}: training ends (--patience)."
+            )
+
+    def _phase(self) -> str:
+        return "train" if self._board.column("updates").any() else "warm-up"
+
     def _look(self) -> None:
         """Read the board; report if it is time."""
         self._count_episodes()
@@ -240,7 +266,7 @@ class Supervisor:
             self._journal.event("first step", seconds=now - self._began)
         if now - self._shown >= SHOW_EVERY:
             self._shown = now
-            self._show("train" if self._board.column("updates").any() else "warm-up")
+            self._show(self._phase())
         if now - self._sampled >= SAMPLE_EVERY:
             self._sampled = now
             self._peak.sample()
@@ -287,12 +313,12 @@ class Supervisor:
         for notice in (*self._plan.notices(self._arena), *self._placement.notices(), *health):
             self._journal.notice(notice)
 
-    def _show(self, phase: str) -> None:
+    def _show(self, phase: str, *, always: bool = False) -> None:
         report = self._report(phase)
         self._view.report(report)
         now = time.perf_counter()
         # Fewer lines as a run grows old: a curve needs some thousand points, not one for every second of a week.
-        if phase == "finished" or now - self._reported >= max(1.0, (now - self._began) / 4000):
+        if always or phase == "finished" or now - self._reported >= max(1.0, (now - self._began) / 4000):
             self._reported = now
             self._journal.report(report)
 
@@ -304,6 +330,8 @@ class Supervisor:
             episodes=self._history.episodes,
             mean_return=self._mean_return(),
             solved_at=self.threshold,
+            eval_steps=self._history.eval_step,
+            eval_mean=self._history.eval_mean,
         )
 
     def _seconds(self) -> float:
@@ -331,10 +359,15 @@ class Supervisor:
 
     def _confirm(self) -> bool:
         """A greedy evaluation agrees. If so, every worker is left at rest with the policy that was evaluated."""
+        self._selection.cancel()
         self._rest()
         self._save()
-        result = self._evaluate()
-        if result is not None and self._confirms(result):
+        candidate = self._selection.snapshot(self._board.steps)
+        result = self._evaluate(candidate, "confirmation")
+        confirmed = result is not None and self._confirms(result)
+        if result is not None:
+            self._selection.consider(candidate, result, choose=confirmed)
+        if result is not None and confirmed:
             self._solve(result)
             return True
         if result is not None:
@@ -343,7 +376,6 @@ class Supervisor:
                 f"{result.mean:.1f}: training goes on."
             )
             self._journal.event("not confirmed", steps=self._board.steps, mean=result.mean)
-        self._history.eval = None
         # One that failed is tried again after twice as many episodes each time: it may fail again, and takes long.
         wait = PATIENCE_AFTER_A_MISS * 2 ** min(self._examiner.failures, 8)
         self._history.next_evaluation = self._history.episodes + wait
@@ -357,11 +389,24 @@ class Supervisor:
             "solved", steps=self._board.steps, seconds=self._history.solved_at_seconds, mean=result.mean
         )
 
-    def _evaluate(self) -> EvalResult | None:
+    def _evaluate(self, candidate: Snapshot, role: str) -> EvalResult | None:
         self._show("evaluate")
         with self._stopwatch.during("evaluation"):
-            result = self._examiner.evaluate(self._board.steps)
-        self._history.eval = None if result is None else vars(result) | {}
+            return self._examiner.evaluate(self._selection.policy(candidate), role, candidate.step)
+
+    def _evaluate_best(self, *, consider_last: bool) -> EvalResult | None:
+        """Score the policy that the run leaves behind, on episodes that had no part in choosing it."""
+        if consider_last:
+            self._show("evaluate")
+            with self._stopwatch.during("evaluation"):
+                self._selection.finish(self._board.steps)
+        chosen = self._selection.best() or self._selection.snapshot(self._board.steps)
+        result = self._evaluate(chosen, "evaluation")
+        if result is None:
+            return None
+        self._history.eval = vars(result) | {}
+        with self._stopwatch.during("evaluation"):
+            self._examiner.compare_levels(self._selection.policy(chosen), chosen.step)
         return result
 
     def _save(self, *, last: bool = False) -> None:
@@ -463,6 +508,7 @@ class Supervisor:
             checkpoint=None if self._saver.base is None else str(self._saver.base),
             return_human_normalised=report.human_normalised,
             eval_human_normalised=self._plan.spec.human_normalised(history.eval["mean"] if history.eval else None),
+            best_step=history.best_step,
             warnings=(*self._health.warnings, *self._nothing_learnt(status, report)),
             **{f"{activity}_seconds": getattr(history, f"{activity}_seconds") for activity in ACTIVITIES},
         )

@@ -49,12 +49,13 @@ CALLS = {
 }
 
 
-def load(path: str | Path) -> Policy:
-    """The policy of a run, from its last good checkpoint, whose step is `policy.step`. A warning says so if newer ones
-    are damaged. Starts nothing, needs no environment.
+def load(path: str | Path, *, last: bool = False) -> Policy:
+    """The best policy of a run by the evaluations during its training; its last one if there were none, or if asked for
+    (`last`). `policy.step` is the step that it was learnt at. A warning says so if newer ones are damaged. Starts
+    nothing, needs no environment.
     """
     folder, config, numbers = _opened(path)
-    saved = _newest(folder.path)
+    saved = (None if last else _best(folder.path)) or _newest(folder.path)
     spec = check_weights(saved, folder, config, numbers)
     policy = Policy(ALGORITHMS[config.algo], numbers, spec, vectors_of(saved))
     policy.step = saved.step
@@ -87,6 +88,16 @@ def weights_of(path: str | Path) -> dict[str, Tensor]:
     saved = _newest(folder.path)
     check_weights(saved, folder, config, numbers)
     return vectors_of(saved)
+
+
+def _best(path: Path) -> checkpoint.Checkpoint | None:
+    """The parameters of the best policy, if they were kept."""
+    skipped: list[str] = []
+    saved = checkpoint.latest(path, skipped.append, wanted=("parameters",), usable=vectors_of, into=checkpoint.BEST)
+    if saved is None and skipped:
+        sentence = f"the best policy of {path} is damaged, and its last one is used. {skipped[0]}"
+        warnings.warn(sentence, SkippedCheckpointWarning, stacklevel=3)
+    return saved
 
 
 def _newest(path: Path) -> checkpoint.Checkpoint:
@@ -124,17 +135,18 @@ def evaluate(
     seed: int | None = None,
     env: Env | None = None,
     sample: bool = False,
+    last: bool = False,
     trust: bool = False,
     progress: Callable[[int], bool] = lambda _: True,
 ) -> Evaluation:
-    """Play fresh episodes with the policy of a run, greedily or (`sample`) drawing actions as in training; in its own
-    environment, or in another (`env`) that looks the same and is played with as many actions.
+    """Play fresh episodes with the best or (`last`) the last policy of a run, greedily or (`sample`) drawing actions as
+    in training; in its own environment, or in another (`env`) that looks the same and is played with as many actions.
 
     A run of another user does not choose what is imported: name its environment with `env`, or `trust` it.
     """
     folder, config, _ = _opened(path)
     target = environment(folder, config, env, call="evaluate", trust=trust)
-    policy = load(path)
+    policy = load(path, last=last)
     fresh = derive(config.seed if seed is None else seed, "evaluation", -1 % 2**31)
     if is_level_set(target):
         levels = level_set(str(target))
@@ -171,6 +183,7 @@ def evaluate_levels(
     episodes: int = 1,
     seed: int | None = None,
     sample: bool = False,
+    last: bool = False,
     trust: bool = False,
     progress: Callable[[int], bool] = lambda _: True,
 ) -> dict[str, Any]:
@@ -181,7 +194,7 @@ def evaluate_levels(
     if not is_level_set(config.env):
         raise PasselError(f"{path} was trained on {config.env}, which is no set of levels. Use `passel eval {path}`.")
     check_trust(folder.path, config.env, trust=trust)
-    policy, levels = load(path), level_set(config.env)
+    policy, levels = load(path, last=last), level_set(config.env)
     parts = []
     for before, role, names in (
         (0, "evaluation", levels.train),
@@ -199,9 +212,16 @@ def evaluate_levels(
 
 
 def film(
-    path: str | Path, *, episodes: int = 10, seed: int = 0, env: Env | None = None, trust: bool = False
+    path: str | Path,
+    *,
+    episodes: int = 10,
+    seed: int = 0,
+    env: Env | None = None,
+    last: bool = False,
+    trust: bool = False,
 ) -> list[VideoFile]:
-    """Film the best, the median and the worst of `episodes` greedy episodes, into the run's folder.
+    """Film the best, the median and the worst of `episodes` greedy episodes, into the run's folder, with the best or
+    (`last`) the last policy of a run.
 
     A function as `env` must make an environment with render_mode="rgb_array". For `trust` see `evaluate`.
     """
@@ -209,7 +229,7 @@ def film(
         raise PasselError(f"--episodes is {episodes}, and must be at least 1.")
     folder, config, _ = _opened(path)
     target = environment(folder, config, env, call="film", trust=trust)
-    policy = load(path)
+    policy = load(path, last=last)
     if is_served(target):
         raise PasselError(f"{target} is served, and a server sends no pictures to film. Film where it runs.")
     if is_level_set(target):

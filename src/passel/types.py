@@ -299,3 +299,6 @@ class Report:
     phase: str = "train"
     #: The mean return where random play is 0 and a human is 1, if theirs are known.
     human_normalised: float | None = None
+    #: The last evaluation during training: at which step, and the mean return.
+    eval_steps: int | None = None
+    eval_mean: float | None = None

@@ -134,6 +134,10 @@ def _refuse_without_effect(said: Mapping[str, Any], config: RunConfig, numbers: 
             "--schedule-steps has no effect: no setting of this run changes with the steps. Leave it out, or add "
             "--lr-end."
         )
+    if config.patience and (config.eval_every is None or not (config.eval_every or config.eval_episodes)):
+        raise PasselError(
+            "--patience has no effect without evaluations during training. Use --eval-every, or leave it out."
+        )
     _refuse_numbers_without_effect(said, numbers)
 
 
@@ -171,7 +175,7 @@ def _refuse_rules_of_atari(said: Mapping[str, Any], config: RunConfig) -> None:
 
 
 def _check_ranges(config: RunConfig, numbers: Any) -> None:
-    positive = ("envs", "shards", "sync_every", "steps", "checkpoint_every", "keep_checkpoints")
+    positive = ("envs", "shards", "sync_every", "steps", "checkpoint_every", "keep_checkpoints", "select_episodes")
     at_least_0 = (
         "entropy",
         "lr_end",
@@ -202,7 +206,17 @@ def _check_ranges(config: RunConfig, numbers: Any) -> None:
         (config, ("workers", "learners", *positive), lambda v: v >= 1, "at least 1"),
         (
             config,
-            ("seed", "threads", "l1", "eval_episodes", "eval_max_steps", "checkpoint_seconds", "schedule_steps"),
+            (
+                "seed",
+                "threads",
+                "l1",
+                "eval_episodes",
+                "eval_max_steps",
+                "eval_every",
+                "patience",
+                "checkpoint_seconds",
+                "schedule_steps",
+            ),
             lambda v: v >= 0,
             "0 or more",
         ),

@@ -40,6 +40,8 @@ from passel.types import PasselError, printable
 #: What `save` writes, and what `load` reads. Format 1 has no digest of the manifest.
 FORMAT, FORMATS = 2, (1, 2)
 FOLDER = "checkpoints"
+#: The best policy by the evaluations during training: a checkpoint that has parameters alone.
+BEST = "best"
 MANIFEST, DIGEST = "manifest.json", "manifest.sha256"
 
 _STEP = re.compile(r"0|[1-9][0-9]*")
@@ -93,8 +95,9 @@ def save(
     *,
     pages: Mapping[str, Pages] | None = None,
     base: Path | None = None,
+    into: str = FOLDER,
 ) -> Path:
-    """Write `<folder>/checkpoints/<step>/`, then remove all but the `keep` newest; the new folder is returned.
+    """Write `<folder>/<into>/<step>/`, then remove all but the `keep` newest; the new folder is returned.
 
     `folder` is the run's own. `meta` is anything that JSON holds (a NaN in it becomes null). A checkpoint of a later
     step is removed too: a run that went back to an earlier one has given up that future, and must not resume from it.
@@ -104,14 +107,14 @@ def save(
     """
     if keep < 1:
         raise PasselError(f"a run cannot keep {keep} checkpoints. Keep at least 1.")
-    checkpoints = folder / FOLDER
+    checkpoints = folder / into
     is_first = not os.path.lexists(checkpoints)
     final = checkpoints / str(step)
     needed = _bytes_needed(groups, meta)
     try:
         checkpoints.mkdir(exist_ok=True)
         if not _is_folder(checkpoints):
-            raise OSError(errno.ENOTDIR, f"{FOLDER} is a symbolic link, which is not followed", str(checkpoints))
+            raise OSError(errno.ENOTDIR, f"{into} is a symbolic link, which is not followed", str(checkpoints))
         _tidy(checkpoints)
         shared = _read_base(base)
         usable = shared.index.usable(shared.path, shared.files, again=shared.path == final)
@@ -166,8 +169,9 @@ def latest(
     wanted: Collection[str] | None = None,
     usable: Callable[[Checkpoint], object] = lambda _: None,
     before: int | None = None,
+    into: str = FOLDER,
 ) -> Checkpoint | None:
-    """The newest valid checkpoint of a run, or None. One sentence goes to `report` for each broken one passed over.
+    """The newest valid checkpoint of a run in `<folder>/<into>`, or None. One sentence goes to `report` for each broken one passed over.
 
     `wanted` is as in `load`. `usable` raises ValueError, with the reason, for a checkpoint that its caller cannot use:
     the one before it is tried then. `before` leaves out this step and all later ones.
@@ -176,8 +180,8 @@ def latest(
     """
     for _ in range(_TRIES):
         reasons: list[str] = []
-        found, listed = None, _listing(folder / FOLDER)
-        for step, path in _candidates(folder / FOLDER):
+        found, listed = None, _listing(folder / into)
+        for step, path in _candidates(folder / into):
             if before is not None and step >= before:
                 continue
             try:
@@ -191,7 +195,7 @@ def latest(
                 found = None
                 reasons.append(f"{path} cannot be used ({printable(error)})")
         # What could not be read may be what the run was about to remove, or to write again: then there is another now.
-        if (found is not None and not reasons) or _listing(folder / FOLDER) == listed:
+        if (found is not None and not reasons) or _listing(folder / into) == listed:
             break
     outcome = f"the one before it, of step {found.step}, is used" if found else "there is no valid one before it"
     for reason in reasons:

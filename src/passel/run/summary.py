@@ -66,6 +66,8 @@ class Summary:
     train_seconds: float = 0.0
     evaluation_seconds: float = 0.0
     checkpoint_seconds: float = 0.0
+    #: The step of the best policy by the evaluations during training: the one that `eval` is of.
+    best_step: int | None = None
     #: What the watcher found implausible: values, losses or steps of the policy out of all proportion.
     warnings: tuple[str, ...] = ()
 

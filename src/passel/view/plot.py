@@ -44,6 +44,8 @@ _COLUMNS = {
     "return_mean_100": float | None,
     "steps_per_second": float | None,
     "solved_at": float | None,
+    "eval_mean": float | None,
+    "eval_steps": float | None,
     "phase": str | None,
     "shares": dict[str, float | None] | None,
 }
@@ -65,6 +67,14 @@ class Run:
         """Two columns, without the rows in which either is missing."""
         pairs = [(row[x], row[y]) for row in self.rows if row.get(x) is not None and row.get(y) is not None]
         return [float(a) for a, _ in pairs], [float(b) for _, b in pairs]
+
+    def evaluations(self, x: str) -> tuple[list[float], list[float]]:
+        """The evaluations during training: where each was made, and the mean return."""
+        made: dict[float, tuple[float, float]] = {}
+        for row in self.rows:
+            if row.get("eval_mean") is not None and row.get("eval_steps") is not None and row.get(x) is not None:
+                made.setdefault(row["eval_steps"], (row["eval_steps"] if x == "steps" else row[x], row["eval_mean"]))
+        return [float(at) for at, _ in made.values()], [float(mean) for _, mean in made.values()]
 
     @property
     def shares(self) -> dict[str, float]:
@@ -225,7 +235,10 @@ def _line_style(index: int) -> dict[str, Any]:
 
 def _draw_returns(axes: Any, runs: Sequence[Run], x: str) -> None:
     for index, run in enumerate(runs):
-        axes.plot(*run.column(x, "return_mean_100"), label=run.name, **_line_style(index))
+        label = run.name if len(runs) > 1 else "training"
+        axes.plot(*run.column(x, "return_mean_100"), label=label, **_line_style(index))
+        colour = _line_style(index)["color"]
+        axes.plot(*run.evaluations(x), marker="o", markersize=3.5, linestyle="none", color=colour)
     for threshold in sorted({row["solved_at"] for run in runs for row in run.rows if row.get("solved_at") is not None}):
         axes.axhline(threshold, color=GREY, linestyle=(0, (4, 3)), linewidth=1, zorder=1)
         axes.annotate(
@@ -239,7 +252,9 @@ def _draw_returns(axes: Any, runs: Sequence[Run], x: str) -> None:
         )
     axes.set_title(_common_title(runs))
     axes.set_ylabel("return\n(mean of 100 episodes)")
-    if len(runs) > 1:
+    if any(run.evaluations(x)[0] for run in runs):
+        axes.plot([], [], marker="o", markersize=3.5, linestyle="none", color=GREY, label="greedy evaluation")
+    if len(runs) > 1 or any(run.evaluations(x)[0] for run in runs):
         axes.legend(loc="best", fontsize=9)
 
 

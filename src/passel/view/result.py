@@ -190,7 +190,7 @@ def render_result(summary: Mapping[str, Any], folder: Path, console: Console) ->
     shares = summary.get("shares") or {}
     console.print()
     console.print(_verdict(summary))
-    _line(console, "evaluation", _evaluation(summary.get("eval"), summary.get("eval_human_normalised")))
+    _line(console, "evaluation", _evaluation(summary))
     _line(console, "training", _training(summary))
     _line(console, "speed", _speed(summary))
     for warning in summary.get("warnings") or ():
@@ -222,12 +222,14 @@ def _verdict(summary: Mapping[str, Any]) -> Text:
     return line
 
 
-def _evaluation(found: Mapping[str, Any] | None, human: float | None) -> str:
+def _evaluation(summary: Mapping[str, Any]) -> str:
+    found, human, step = summary.get("eval"), summary.get("eval_human_normalised"), summary.get("best_step")
     if not found:
         return "none was made"
     mean, std, low, high = (format_number(float(found[name])) for name in ("mean", "std", "min", "max"))
     cut = f", {found['cut']} of them cut before their end" if found.get("cut") else ""
-    return f"{mean} ± {std}  [{low}, {high}] over {found['episodes']} greedy episodes{cut}{_of_human(human)}"
+    best = "" if step is None or step == summary.get("steps") else f", by the best policy, of step {step:,}"
+    return f"{mean} ± {std}  [{low}, {high}] over {found['episodes']} greedy episodes{cut}{_of_human(human)}{best}"
 
 
 def _training(summary: Mapping[str, Any]) -> str:

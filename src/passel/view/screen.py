@@ -174,6 +174,8 @@ def _speeds(report: Report) -> dict[str, str]:
     }
     if report.frames != report.steps:
         numbers["frames"] = format_count(report.frames)
+    if report.eval_mean is not None and report.eval_steps is not None:
+        numbers["eval"] = f"{format_number(report.eval_mean)} at {format_count(report.eval_steps)}"
     numbers["stale"] = f"{_versions(report.staleness)} versions"
     return numbers
 

@@ -313,7 +313,9 @@ class TestTrain:
         assert config["huber"] == DQNConfig.huber, "also what was not said is written down"
         assert 600 <= summary(path)["steps"] < 620
         assert summary(path)["eval"]["episodes"] == 3
-        assert [kind for kind in kinds(path) if kind != "first step"] == ["started", *["checkpointed"] * 3, "finished"]
+        happened = [kind for kind in kinds(path) if kind not in ("first step", "evaluated")]
+        assert happened == ["started", *["checkpointed"] * 3, "finished"]
+        assert kinds(path).count("evaluated") >= 2
         assert rows(path / "metrics.jsonl")[-1]["phase"] == "finished"
         assert list((path / "tb").iterdir())
         assert_whole(path)
@@ -385,7 +387,9 @@ class TestLooking:
         found = re.fullmatch(line, out)
         assert found, out
         mean, std, low, high = map(float, found.groups()[:4])
-        assert found[5] == str(newest(run).step)
+        assert found[5] == str(passel.load(run).step)
+        last = told("eval", "x", "--episodes", "20", "--seed", "5", "--last")[1]
+        assert last.endswith(f"; checkpoint: step {newest(run).step}\n")
         assert 8 <= low <= mean <= high <= 500
         assert std <= high - low
         assert told("eval", "x", "--episodes", "20", "--seed", "5")[1] == out, "a seed is a set of episodes"

@@ -144,6 +144,7 @@ class TestLoaded:
     def test_of_a_run_without_a_checkpoint(self, run: passel.Run, tmp_path: Path) -> None:
         copy = shutil.copytree(run.path, tmp_path / "copy")
         shutil.rmtree(copy / "checkpoints")
+        shutil.rmtree(copy / "best", ignore_errors=True)
         with pytest.raises(PasselError, match=r"has no checkpoint yet\. Wait for the first, or train longer"):
             passel.load(copy)
 

@@ -75,6 +75,7 @@ class Selection:
     def __init__(self, plan: Plan, arena: Arena, examiner: Examiner, journal: Journal, record: Record) -> None:
         self._plan, self._arena, self._examiner, self._journal, self._record = plan, arena, examiner, journal, record
         self.every = interval(plan)
+        record.evaluate_at = record.evaluate_at or self.every  # at the start there is nothing to evaluate
         self._best: tuple[Snapshot, EvalResult] | None = None
         self._running: _Background | None = None
 
@@ -96,9 +97,6 @@ class Selection:
         """Begin an evaluation if one is due. Returns the result of one that has ended since the last look."""
         if self._running is None:
             if not self.every or step < self._record.evaluate_at or self._examiner.failures:
-                return None
-            if not self._record.evaluate_at:  # at the start there is nothing to evaluate
-                self._record.evaluate_at = self._next(step, 0)
                 return None
             taken = self.snapshot(step)
             if not taken.sound:

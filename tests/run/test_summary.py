@@ -42,6 +42,7 @@ PROMISED = [
     "train_seconds",
     "evaluation_seconds",
     "checkpoint_seconds",
+    "best_step",
     "warnings",
 ]
 

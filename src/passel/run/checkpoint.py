@@ -171,7 +171,8 @@ def latest(
     before: int | None = None,
     into: str = FOLDER,
 ) -> Checkpoint | None:
-    """The newest valid checkpoint of a run in `<folder>/<into>`, or None. One sentence goes to `report` for each broken one passed over.
+    """The newest valid checkpoint of a run in `<folder>/<into>`, or None. One sentence goes to `report` for each broken
+    one passed over.
 
     `wanted` is as in `load`. `usable` raises ValueError, with the reason, for a checkpoint that its caller cannot use:
     the one before it is tried then. `before` leaves out this step and all later ones.

@@ -68,13 +68,13 @@ class Run:
         pairs = [(row[x], row[y]) for row in self.rows if row.get(x) is not None and row.get(y) is not None]
         return [float(a) for a, _ in pairs], [float(b) for _, b in pairs]
 
-    def evaluations(self, x: str) -> tuple[list[float], list[float]]:
+    def evaluations(self, x: str) -> list[tuple[float, float]]:
         """The evaluations during training: where each was made, and the mean return."""
         made: dict[float, tuple[float, float]] = {}
         for row in self.rows:
             if row.get("eval_mean") is not None and row.get("eval_steps") is not None and row.get(x) is not None:
                 made.setdefault(row["eval_steps"], (row["eval_steps"] if x == "steps" else row[x], row["eval_mean"]))
-        return [float(at) for at, _ in made.values()], [float(mean) for _, mean in made.values()]
+        return list(made.values())
 
     @property
     def shares(self) -> dict[str, float]:
@@ -237,8 +237,9 @@ def _draw_returns(axes: Any, runs: Sequence[Run], x: str) -> None:
     for index, run in enumerate(runs):
         label = run.name if len(runs) > 1 else "training"
         axes.plot(*run.column(x, "return_mean_100"), label=label, **_line_style(index))
-        colour = _line_style(index)["color"]
-        axes.plot(*run.evaluations(x), marker="o", markersize=3.5, linestyle="none", color=colour)
+        if points := run.evaluations(x):
+            colour = _line_style(index)["color"]
+            axes.plot(*zip(*points, strict=True), marker="o", markersize=3.5, linestyle="none", color=colour)
     for threshold in sorted({row["solved_at"] for run in runs for row in run.rows if row.get("solved_at") is not None}):
         axes.axhline(threshold, color=GREY, linestyle=(0, (4, 3)), linewidth=1, zorder=1)
         axes.annotate(
@@ -252,9 +253,10 @@ def _draw_returns(axes: Any, runs: Sequence[Run], x: str) -> None:
         )
     axes.set_title(_common_title(runs))
     axes.set_ylabel("return\n(mean of 100 episodes)")
-    if any(run.evaluations(x)[0] for run in runs):
+    evaluated = any(run.evaluations(x) for run in runs)
+    if evaluated:
         axes.plot([], [], marker="o", markersize=3.5, linestyle="none", color=GREY, label="greedy evaluation")
-    if len(runs) > 1 or any(run.evaluations(x)[0] for run in runs):
+    if len(runs) > 1 or evaluated:
         axes.legend(loc="best", fontsize=9)
 
 

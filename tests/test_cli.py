@@ -17,6 +17,7 @@ from pathlib import Path
 
 import pytest
 
+import passel
 from harness import TINY, Command, assert_whole, kinds, newest, rows, summary
 from passel import __version__
 from passel.algos import ALGORITHMS

@@ -19,8 +19,8 @@ INSTALLED := $(VENV)/.installed
 PEERS_INSTALLED := $(PEERS)/.installed
 
 BENCHES := update_cost conv_update startup dqn_speed ppo_speed scaling without_centre split time_to_solve replay_vs_cpprb \
-	replay_memory remote_envs joint_speed joint_memory joint_procgen tetris atari_speed breakout_speed first_lessons awr dyna
-WITH_PEERS := dqn_speed ppo_speed breakout_speed time_to_solve
+	anywhere replay_memory remote_envs joint_speed joint_memory joint_procgen tetris atari_speed breakout_speed first_lessons awr dyna
+WITH_PEERS := anywhere dqn_speed ppo_speed breakout_speed time_to_solve
 
 .DEFAULT_GOAL := help
 .PHONY: help install train test test-isa lint mutants format bench clean

@@ -59,8 +59,8 @@ class RunConfig:
     steps: int = option(0, "Stop after this many agent steps in all workers together; 0 means the preset's number.")
     schedule_steps: int = option(
         0,
-        "Length of the run that schedules given as a fraction refer to; also the steps over which the clip range and the "
-        "correction of priorities change. 0 means --steps. A resumed run keeps it.",
+        "Length of the run that fractions of a schedule refer to, and over which the clip range and the correction of "
+        "priorities change; 0 means --steps. A resumed run keeps it.",
     )
     exact: bool = option(
         False,
@@ -164,8 +164,8 @@ def resolve(
 
 
 def overriding(under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings of two layers, of which `over` wins. It also wins where it gives the length of a schedule in steps and
-    `under` as a fraction, or the other way around.
+    """The settings of two layers, of which `over` wins: also where one gives the length of a schedule in steps and the
+    other as a fraction.
     """
     over = {key.replace("-", "_"): value for key, value in over.items()}
     merged = {key.replace("-", "_"): value for key, value in under.items()}

@@ -72,7 +72,7 @@ def resolve_config(*layers: Mapping[str, Any]) -> tuple[RunConfig, Any]:
 
 
 def start_lines(given: Mapping[str, Any], config: RunConfig, numbers: Any) -> tuple[list[str], list[str]]:
-    """Where the settings of a new run come from, of which `given` are the user's, and what had to be changed in them."""
+    """Where the settings of a new run come from (`given` are the user's), and what of them had to be changed."""
     said = overriding({}, given)
     algo, tuned = config.algo, _tuned(config.algo, said)
     if config.start_from:
@@ -101,8 +101,8 @@ def _tuned(algo: str, said: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _too_long(said: Mapping[str, Any], tuned: Mapping[str, Any], config: RunConfig, numbers: Any) -> list[str]:
-    """The lengths in steps of a preset's or a recipe's schedules that do not end within this run. Their default fraction
-    of the run stands in for them.
+    """The lengths in steps of a preset's or a recipe's schedules that do not end within this run, which takes the
+    default fractions instead.
     """
     total = config.schedule_steps or config.steps
     ends = {"epsilon_steps": tuned.get("epsilon_steps", 0) + getattr(numbers, "warmup", 0)}
@@ -197,7 +197,7 @@ def _refuse_without_effect(said: Mapping[str, Any], config: RunConfig, numbers: 
 
 
 def schedules(numbers: Any) -> list[str]:
-    """The settings that change in the course of a run, over --schedule-steps (--steps without it) or a fraction of it."""
+    """The settings that change over --schedule-steps (--steps without it), or over a fraction of it."""
     found = {
         "epsilon": getattr(numbers, "epsilon_steps", None) == 0,
         "lr": numbers.lr_end is not None and not numbers.lr_steps,

@@ -358,7 +358,9 @@ class TestLengthsOfSchedules:
         for steps in FRACTIONS:
             assert getattr(numbers, steps, 0) == tuned.get(steps, getattr(type(numbers), steps, 0))
 
-    @pytest.mark.parametrize("said", [{"epsilon_steps": 9_000}, {"epsilon_fraction": 0.5}, {"epsilon_steps": 0}], ids=str)
+    @pytest.mark.parametrize(
+        "said", [{"epsilon_steps": 20_000}, {"epsilon_fraction": 0.5}, {"epsilon_steps": 0}], ids=str
+    )
     def test_what_the_user_says_stands_above_the_preset(self, said: dict[str, Any]) -> None:
         _, numbers = resolve_config({**CARTPOLE, **said, "steps": 5_000})
         usual = {"epsilon_steps": 0, "epsilon_fraction": 0.1}

@@ -173,7 +173,7 @@ def test_the_next_resume_remembers_the_new_total(tmp_path: Path) -> None:
     passel.resume(run, steps=300, quiet=True)
     after = tomllib.loads((run / "config.toml").read_text())
     assert {key for key in after if after[key] != before[key]} == {"steps", "schedule_steps"}
-    assert after["schedule_steps"] == 100, "the run is too short for the preset's schedules: epsilon takes a tenth of it"
+    assert after["schedule_steps"] == 100, "too short for the preset's schedules: epsilon takes a tenth of it"
     shutil.rmtree(run / "checkpoints" / "300")  # as if the run had been killed on the way
     (run / "summary.json").unlink()
     assert passel.resume(run, quiet=True).summary.steps == 300

@@ -1,4 +1,4 @@
-"""Schedules in steps and as fractions of the run: their lengths, and the notice about those that do not end within it."""
+"""Schedules in steps and as fractions of the run: lengths, and the notice about those that do not end within it."""
 
 from __future__ import annotations
 

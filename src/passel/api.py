@@ -100,9 +100,9 @@ def train(env: Env | None = None, *, view: View | None = None, began: float | No
     with Interrupts() as interrupts, RunFolder.create(path, as_dict(config, numbers), card, **made) as folder:
         _sign(folder, config, view)
         folder.event("started", workers=plan.workers)
-        origin, changed = start_lines(said, config, numbers)
-        notices = changed if said.get("schedule_steps") else [*changed, *plan.unfinished_schedules()]
-        return _run(plan, arena, folder, view, History(), interrupts, began, told=[*told, *origin], notices=notices)
+        told += start_lines(said, config, numbers)
+        notices = [] if said.get("schedule_steps") else plan.unfinished_schedules()
+        return _run(plan, arena, folder, view, History(), interrupts, began, told=told, notices=notices)
 
 
 def _check_may_start(config: RunConfig) -> None:

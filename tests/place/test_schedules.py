@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+import passel
+from harness import rows
 from passel.algos.actor_critic import ActorCriticConfig
 from passel.algos.dqn import DQN, DQNConfig
 from passel.place.plan import Plan, _blank
 from passel.place.schedules import in_steps, unfinished
-from small import small_plan
+from passel.view.terminal import QuietView
+from small import settings_for, small_plan
 
 
 @pytest.mark.parametrize(
@@ -84,3 +88,25 @@ class TestUnfinished:
     def test_is_silent_of_an_epsilon_that_the_algorithm_does_not_anneal(self) -> None:
         assert small_plan(algo="apex").unfinished_schedules() == []
         assert len(small_plan(epsilon_steps=20_000).unfinished_schedules()) == 1
+
+
+class Listening(QuietView):
+    def __init__(self) -> None:
+        self.said: list[str] = []
+
+    def message(self, text: str) -> None:
+        self.said.append(text)
+
+
+def test_a_run_says_at_its_start_what_a_schedule_and_its_settings_come_to(tmp_path: Path) -> None:
+    view = Listening()
+    settings = settings_for(workers=1, steps=160, epsilon_steps=20_000, warmup=60)
+    run = passel.train(**settings, out=str(tmp_path / "run"), view=view).path
+    (told,) = (row["text"] for row in rows(run / "events.jsonl") if row["kind"] == "notice")
+    assert told.startswith("--epsilon-steps 20000 ends at epsilon 1 in a run of 160 steps. Use --epsilon-fraction 0.1")
+    origin = f"No preset for (dqn, {settings['env']}): the defaults of dqn are used."
+    assert [text for text in view.said if text in (told, origin)] == [origin, told]
+    view.said.clear()
+    passel.resume(run, steps=200, view=view)
+    assert origin not in view.said
+    assert told not in view.said

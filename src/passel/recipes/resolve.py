@@ -71,14 +71,14 @@ def resolve_config(*layers: Mapping[str, Any]) -> tuple[RunConfig, Any]:
     return config, numbers
 
 
-def start_lines(given: Mapping[str, Any], config: RunConfig, numbers: Any) -> tuple[list[str], list[str]]:
-    """Where the settings of a new run come from (`given` are the user's), and what of them had to be changed."""
+def start_lines(given: Mapping[str, Any], config: RunConfig, numbers: Any) -> list[str]:
+    """Where the settings of a new run come from (`given` are the user's), and what of a preset had to be changed."""
     said = overriding({}, given)
     algo, tuned = config.algo, _tuned(config.algo, said)
     if config.start_from:
-        return [f"Settings of {algo}: those of {config.start_from}."], []
+        return [f"Settings of {algo}: those of {config.start_from}."]
     if {field.name for field in dataclasses.fields(numbers)} <= {*said, *FRACTIONS.values()}:
-        return [], []  # a run's own config.toml: nothing is left to a preset or a default
+        return []  # a run's own config.toml: nothing is left to a preset or a default
     name = preset_name(algo, config.env)
     if config.recipe:
         origin = f"Recipe: {config.recipe}."
@@ -87,11 +87,12 @@ def start_lines(given: Mapping[str, Any], config: RunConfig, numbers: Any) -> tu
     else:
         origin = f"No preset for ({algo}, {config.env}): the defaults of {algo} are used."
     total = config.schedule_steps or config.steps
-    return [origin], [
+    changed = (
         f"The {'recipe' if config.recipe else 'preset'}'s {flag(steps)} {tuned[steps]} does not end within a run of "
         f"{total:,} steps: {flag(FRACTIONS[steps])} {getattr(numbers, FRACTIONS[steps]):g} is used instead."
         for steps in _too_long(said, tuned, config, numbers)
-    ]
+    )
+    return [origin, *changed]
 
 
 def _tuned(algo: str, said: Mapping[str, Any]) -> dict[str, Any]:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, NamedTuple
 
-from passel.algos import CANDIDATES
+from passel.algos import ALGORITHMS, CANDIDATES
 from passel.config import AUTO, RunConfig
 from passel.recipes.resolve import resolve_config
 from passel.types import PasselError
@@ -38,15 +40,22 @@ def is_open(said: Mapping[str, Any]) -> bool:
 
 
 def resolve_open(said: Mapping[str, Any]) -> tuple[RunConfig, Any]:
-    """The configuration by the algorithm that was named, or, before the environment is known, by the first that takes
-    these settings: what is wrong under all of them is refused before anything is imported or asked.
+    """The configuration by the algorithm that was named, or, before the environment is known, by the first candidate
+    that takes these settings. What none of them takes is refused before anything is imported or asked, with the reason
+    of the one that knows most of the settings.
     """
     if not is_open(said):
         return resolve_config(said)
     errors: list[PasselError] = []
-    for algo in CANDIDATES if "algo" in said else CANDIDATES[:1]:
+    for algo in sorted(CANDIDATES, key=partial(_unknown, said)) if "algo" in said else CANDIDATES[:1]:
         try:
             return resolve_config({**said, "algo": algo})
         except PasselError as error:
             errors.append(error)
     raise errors[0]
+
+
+def _unknown(said: Mapping[str, Any], algo: str) -> int:
+    """How many of these settings neither the run nor the algorithm has."""
+    known = {field.name for config in (RunConfig, ALGORITHMS[algo].Config) for field in dataclasses.fields(config)}
+    return len(set(said) - known)

@@ -12,10 +12,7 @@ from passel.recipes.named import RECIPES
 from passel.recipes.presets import ATARI, PRESETS
 from passel.sync import SCHEMES
 
-
-AUTO_SUMMARY = (
-    "ppo where actions are vectors, where observations are images and on sets of levels; dqn elsewhere"
-)
+AUTO_SUMMARY = "ppo where actions are vectors, where observations are images and on sets of levels; dqn elsewhere"
 
 
 def print_catalogue(console: Console | None = None) -> None:

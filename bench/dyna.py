@@ -35,6 +35,7 @@ from common import BenchError, Progress, call, machine, number, parser, table, w
 from passel.algos import ALGORITHMS
 from passel.api import make_plan
 from passel.arena import Arena
+from passel.config import FRACTIONS
 from passel.evaluation import play
 from passel.place.base import Placement
 from passel.place.inline import Inline
@@ -94,7 +95,9 @@ STUDIES = {
 def run_one(env: str, changes: dict[str, Any], seed: int) -> dict[str, Any]:
     study = STUDIES[env]
     place = "inline" if changes["workers"] == 1 else "processes"
-    said = {"algo": "dyna", "env": env, "place": place, "seed": seed, "steps": study.steps, **changes}
+    # The preset's schedules, also where the study ends before them.
+    lengths = {name: value for name, value in preset("dyna", env).items() if name in FRACTIONS}
+    said = {"algo": "dyna", "env": env, "place": place, "seed": seed, "steps": study.steps, **lengths, **changes}
     config, numbers = resolve_config(said)
     plan = make_plan(config, numbers, env)
     arena = Arena(plan.specs(), shared=place == "processes")
@@ -142,7 +145,8 @@ Runs = dict[str, dict[str, Any]]
 
 
 def numbers_of(env: str) -> dict[str, Any]:
-    defaults = {field.name: field.default for field in dataclasses.fields(ALGORITHMS["dyna"].Config)}
+    fields = dataclasses.fields(ALGORITHMS["dyna"].Config)
+    defaults = {field.name: field.default for field in fields if field.name not in FRACTIONS.values()}
     return json.loads(json.dumps(defaults | preset("dyna", env)))  # type: ignore[no-any-return]
 
 

@@ -13,12 +13,12 @@ import tomli_w
 
 import passel
 from passel.algos import ALGORITHMS
-from passel.config import RunConfig, as_dict, coerce, read_toml, resolve
+from passel.config import FRACTIONS, RunConfig, as_dict, coerce, overriding, read_toml, resolve
 from passel.place.budget import usable_cores
 from passel.recipes import presets
 from passel.recipes import resolve as resolving
 from passel.recipes.named import RECIPES
-from passel.recipes.resolve import resolve_config
+from passel.recipes.resolve import resolve_config, start_lines
 from passel.run.folder import RunFolder
 from passel.types import PasselError
 from small import settings_for
@@ -214,6 +214,11 @@ class TestNothingIsSilentlyIgnored:
             ({"centred": True}, "--centred has no effect without --optimizer rmsprop"),
             ({"momentum": 0.9}, "--momentum has no effect on adam"),
             ({"optimizer": "sgd", "optimizer_eps": 1e-5}, "--optimizer-eps has no effect on sgd"),
+            ({"algo": "ppo", "env": "CartPole-v1", "lr_fraction": 0.5}, "--lr-fraction has no effect without --lr-end"),
+            ({"algo": "ppo", "env": "CartPole-v1", "lr_steps": 50}, "--lr-steps has no effect without --lr-end"),
+            ({"algo": "apex", "epsilon_fraction": 0.5}, "--epsilon-fraction has no effect without --algo dqn"),
+            ({"epsilon_steps": 5, "epsilon_fraction": 0.1}, "--epsilon-steps and --epsilon-fraction both give"),
+            ({"lr_steps": 5, "lr_fraction": 1.0, "lr_end": 0.1}, "--lr-steps and --lr-fraction both give"),
             (
                 {"sync": "allreduce", "place": "inline", "transport": "distributed"},
                 "--transport distributed has no effect under --place inline",
@@ -291,6 +296,8 @@ class TestRanges:
             ("epsilon_start", 1.1, "from 0 to 1"),
             ("epsilon_end", -0.1, "from 0 to 1"),
             ("target_tau", 2.0, "from 0 to 1"),
+            ("epsilon_fraction", 1.1, "from 0 to 1"),
+            ("lr_fraction", -0.1, "from 0 to 1"),
         ],
     )
     def test_out_of_range_is_refused_with_the_range(self, key: str, value: Any, words: str) -> None:
@@ -316,10 +323,105 @@ class TestRanges:
                 continue
             more = dict(field.metadata.get("only", {}))
             more |= {"optimizer": "sgd"} if field.name == "momentum" else {}
-            more |= {"lr_end": 1e-5} if field.name == "lr_steps" else {}
+            more |= {"lr_end": 1e-5} if field.name in ("lr_steps", "lr_fraction") else {}
             algo = next((name for name, known in ALGORITHMS.items() if known.Config is config), "dqn")
             with pytest.raises(PasselError, match="must be"):
                 resolve_config({"algo": algo, **more, field.name: -1})
+
+
+CARTPOLE = {"env": "CartPole-v1"}
+
+
+class TestLengthsOfSchedules:
+    """In steps or as a fraction of the run: whichever was said last."""
+
+    def test_without_a_preset_they_are_fractions(self) -> None:
+        _, numbers = resolve_config({"env": "MyEnv-v0"})
+        assert (numbers.epsilon_steps, numbers.epsilon_fraction) == (0, 0.1)
+        assert (numbers.lr_steps, numbers.lr_fraction) == (0, 1.0)
+
+    @pytest.mark.parametrize(
+        ("steps", "expected"),
+        [(200_000, (10_000, 100_000)), (100_000, (10_000, 100_000)), (99_999, (10_000, 0)), (10_999, (0, 0))],
+    )
+    def test_a_preset_s_are_in_steps_as_long_as_they_end_within_the_run(
+        self, steps: int, expected: tuple[int, int]
+    ) -> None:
+        """Of CartPole: 10,000 steps after a warm-up of 1,000, and 100,000."""
+        _, numbers = resolve_config({**CARTPOLE, "steps": steps})
+        assert (numbers.epsilon_steps, numbers.lr_steps) == expected
+        assert (numbers.epsilon_fraction, numbers.lr_fraction) == (0.1, 1.0)
+
+    @pytest.mark.parametrize(("algo", "env"), [*presets.PRESETS, ("dqn", "ALE/Pong-v5")], ids=str)
+    def test_every_preset_s_end_within_its_own_run(self, algo: str, env: str) -> None:
+        tuned, (_, numbers) = presets.preset(algo, env), resolve_config({"algo": algo, "env": env})
+        for steps in FRACTIONS:
+            assert getattr(numbers, steps, 0) == tuned.get(steps, getattr(type(numbers), steps, 0))
+
+    @pytest.mark.parametrize(
+        "said", [{"epsilon_steps": 20_000}, {"epsilon_fraction": 0.5}, {"epsilon_steps": 0}], ids=str
+    )
+    def test_what_the_user_says_stands_above_the_preset(self, said: dict[str, Any]) -> None:
+        _, numbers = resolve_config({**CARTPOLE, **said, "steps": 5_000})
+        usual = {"epsilon_steps": 0, "epsilon_fraction": 0.1}
+        assert {key: getattr(numbers, key) for key in usual} == usual | said
+
+    def test_a_later_layer_replaces_either_form(self) -> None:
+        _, numbers = resolve_config(CARTPOLE, {"epsilon_steps": 500}, {"epsilon_fraction": 0.5})
+        assert (numbers.epsilon_steps, numbers.epsilon_fraction) == (0, 0.5)
+        _, numbers = resolve_config(CARTPOLE, {"epsilon_fraction": 0.5}, {"epsilon-steps": 500})
+        assert (numbers.epsilon_steps, numbers.epsilon_fraction) == (500, 0.1)
+        assert overriding({"lr-steps": 5, "lr": 1}, {"lr-fraction": 0.5}) == {"lr": 1, "lr_fraction": 0.5}
+
+    @pytest.mark.parametrize("said", [{"epsilon_steps": 500}, {"epsilon_fraction": 0.3}, {"steps": 5_000}], ids=str)
+    def test_a_run_s_own_configuration_can_be_changed_to_either_form(self, said: dict[str, Any]) -> None:
+        written = as_dict(*resolve_config({**CARTPOLE, **said}))
+        assert resolve_config(written) == resolve_config({**CARTPOLE, **said})
+        _, numbers = resolve_config(written, {"epsilon_steps": 700})
+        assert numbers.epsilon_steps == 700
+        _, numbers = resolve_config(written, {"epsilon_fraction": 0.7})
+        assert (numbers.epsilon_steps, numbers.epsilon_fraction) == (0, 0.7)
+
+    def test_schedule_steps_keep_the_lengths_of_a_preset_in_a_part_of_the_run(self) -> None:
+        """train --steps 5000 and resume --steps 200000 is the run of train --steps 200000."""
+        part, numbers = resolve_config({**CARTPOLE, "steps": 5_000, "schedule_steps": 200_000})
+        _, whole = resolve_config({**CARTPOLE, "steps": 200_000})
+        assert numbers == whole
+        resolve_config(as_dict(part, numbers), {"steps": 200_000})
+
+
+class TestStartLines:
+    """Where the settings of a run come from."""
+
+    @pytest.mark.parametrize(
+        ("said", "line"),
+        [
+            ({"env": "CartPole-v1"}, "Preset: dqn on CartPole-v1."),
+            ({"env": "MyEnv-v0"}, "No preset for (dqn, MyEnv-v0): the defaults of dqn are used."),
+            ({"env": "CartPole-v1", "algo": "ppo"}, "No preset for (ppo, CartPole-v1): the defaults of ppo are used."),
+            ({"env": "ALE/Pong-v5"}, "Preset: dqn on Atari games."),
+            (
+                {"env": "ALE/Pong-v5", "algo": "awr"},
+                "No preset for (awr, ALE/Pong-v5): the defaults of awr are used.",
+            ),
+            ({"env": "levels:procgen:jumper", "algo": "ppo"}, "Preset: ppo on levels:procgen:*."),
+            ({"env": "ALE/Pong-v5", "recipe": "dqn-nature"}, "Recipe: dqn-nature."),
+        ],
+    )
+    def test_name_the_preset_or_that_there_is_none(self, said: dict[str, Any], line: str) -> None:
+        assert start_lines(said, *resolve_config(said)) == [line]
+
+    def test_say_which_schedules_of_a_preset_the_run_is_too_short_for(self) -> None:
+        said = {**CARTPOLE, "steps": 5_000}
+        assert start_lines(said, *resolve_config(said))[1:] == [
+            "The preset's --epsilon-steps 10000 does not end within a run of 5,000 steps: --epsilon-fraction 0.1 is "
+            "used instead.",
+            "The preset's --lr-steps 100000 does not end within a run of 5,000 steps: --lr-fraction 1 is used instead.",
+        ]
+
+    def test_are_silent_where_every_setting_is_given(self) -> None:
+        written = as_dict(*resolve_config(CARTPOLE))
+        assert start_lines(written, *resolve_config(written)) == []
 
 
 class TestFiles:
@@ -402,6 +504,10 @@ class TestRecipes:
     def test_what_the_user_says_comes_first(self) -> None:
         _, numbers = resolve_config({"recipe": "dqn-nature", "env": "ALE/Pong-v5", "lr": 1e-3})
         assert numbers.lr == 1e-3
+
+    def test_auto_is_the_recipe_s_algorithm(self) -> None:
+        said = {"recipe": "dqn-nature", "env": "ALE/Pong-v5"}
+        assert resolve_config({**said, "algo": "auto"}) == resolve_config(said)
 
     @pytest.mark.parametrize(
         ("said", "words"),

@@ -15,6 +15,7 @@ import torch
 import passel
 from harness import newest
 from passel import api, examiner
+from passel.algos.dqn import DQN
 from passel.algos.ppo import PPO
 from passel.api import make_plan
 from passel.clock import STAGES
@@ -22,6 +23,7 @@ from passel.place import budget
 from passel.place.base import Placement
 from passel.place.board import COLUMNS
 from passel.place.exactness import exactness
+from passel.place.plan import _blank
 from passel.recipes.resolve import resolve_config
 from passel.types import Episode, PasselError
 from passel.view.terminal import QuietView
@@ -86,7 +88,7 @@ def extended(tmp_path: Path, first: int, total: int, **settings: Any) -> tuple[d
 def test_a_run_with_more_steps_afterwards_equals_one_that_had_them_at_first(
     settings: dict[str, Any], tmp_path: Path
 ) -> None:
-    few = {"warmup": 500} if "algo" not in settings else {}
+    few = {"warmup": 500, "schedule_steps": 2_000} if "algo" not in settings else {}
     whole, part = extended(tmp_path, 1_216, 2_000, **few, **settings)
     assert whole.keys() == part.keys()
     assert [name for name in whole if whole[name] != part[name]] == []
@@ -127,6 +129,10 @@ class TestSchedules:
         assert plan.lr(50) == pytest.approx(5.05e-3)
         assert plan.lr(100) == plan.lr(150) == 1e-4
         assert plan.diet._beta(100) == plan.diet._beta(150) == 1.0  # type: ignore[attr-defined]
+        algo = plan.make_algorithm(_blank(plan.algorithm.specs(numbers, plan.spec)))
+        assert isinstance(algo, DQN)
+        # Warm-up is over at 20, and a tenth of the first total are 10 steps.
+        assert [algo.epsilon(step) for step in (20, 25, 30)] == pytest.approx([1.0, 0.5, 0.0])
 
     def test_reach_the_loss_as_progress(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         seen: list[float] = []
@@ -147,9 +153,17 @@ class TestSchedules:
         whole, part = extended(tmp_path, 150, 300, **{**self.SETTINGS, "schedule_steps": 300})
         assert whole == part
 
+    def test_of_epsilon_alone_are_not_stretched_by_a_new_total(self, tmp_path: Path) -> None:
+        """The run with more steps afterwards is the one that was told its first total as length of its schedules."""
+        settings = {**self.SETTINGS, "lr_end": "none", "prioritized": False, "epsilon_fraction": 0.5}
+        whole = passel.train(**settings, steps=300, schedule_steps=150, out=str(tmp_path / "whole")).path
+        part = passel.train(**settings, steps=150, out=str(tmp_path / "part")).path
+        passel.resume(part, steps=300, quiet=True)
+        assert content(whole) == content(part)
+
     def test_have_their_length_refused_where_nothing_changes(self) -> None:
         with pytest.raises(PasselError, match="--schedule-steps has no effect"):
-            resolve_config({"env": "CartPole-v1", "schedule_steps": 1_000, "lr_end": "none", "lr_steps": 0})
+            resolve_config({"env": "CartPole-v1", "schedule_steps": 1_000, "lr_end": "none", "epsilon_steps": 500})
 
 
 def test_the_next_resume_remembers_the_new_total(tmp_path: Path) -> None:
@@ -158,7 +172,8 @@ def test_the_next_resume_remembers_the_new_total(tmp_path: Path) -> None:
     before = tomllib.loads((run / "config.toml").read_text())
     passel.resume(run, steps=300, quiet=True)
     after = tomllib.loads((run / "config.toml").read_text())
-    assert {key for key in after if after[key] != before[key]} == {"steps"}
+    assert {key for key in after if after[key] != before[key]} == {"steps", "schedule_steps"}
+    assert after["schedule_steps"] == 100, "too short for the preset's schedules: epsilon takes a tenth of it"
     shutil.rmtree(run / "checkpoints" / "300")  # as if the run had been killed on the way
     (run / "summary.json").unlink()
     assert passel.resume(run, quiet=True).summary.steps == 300

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import multiprocessing
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ import numpy as np
 
 from passel.algos import ALGORITHMS
 from passel.arena import USABLE, Arena, free_memory, total_bytes
-from passel.config import RunConfig, as_dict
+from passel.config import AUTO, RunConfig, as_dict, overriding
 from passel.envs.build import check_makes
 from passel.envs.level_sets import level_set
 from passel.envs.levels import is_level_set
@@ -33,7 +33,8 @@ from passel.place.parts import Parts, divide, measure, remembered
 from passel.place.plan import Plan
 from passel.place.processes import Processes
 from passel.policy import Policy
-from passel.recipes.resolve import resolve_config, schedules
+from passel.recipes.auto import choose, is_open, resolve_open
+from passel.recipes.resolve import resolve_config, schedules, start_lines
 from passel.run import checkpoint
 from passel.run.card import levels_of, machine_card
 from passel.run.folder import CARD, SIGNATURE, RunFolder, check_out, default_name
@@ -80,12 +81,13 @@ def train(env: Env | None = None, *, view: View | None = None, began: float | No
     said = dict(settings) if env is None else {**settings, "env": name_of(env)}
     if said.get("start_from"):
         said = inherited(said["start_from"], said)
-    config, numbers = resolve_config(said)
+    config, numbers = resolve_open(said)
     _check_may_start(config)
     if config.out:
         check_out(Path(config.out))
     target: Env = config.env if env is None or isinstance(env, str) else env
-    plan = make_plan(config, numbers, target)
+    plan, told = _first_plan(said, config, numbers, target)
+    config, numbers = plan.config, plan.numbers
     _check_solvable(said, plan)
     view = Display(make_view(quiet=config.quiet)) if view is None else guarded(view)
     path = Path(config.out) if config.out else default_name(as_dict(config))
@@ -98,7 +100,9 @@ def train(env: Env | None = None, *, view: View | None = None, began: float | No
     with Interrupts() as interrupts, RunFolder.create(path, as_dict(config, numbers), card, **made) as folder:
         _sign(folder, config, view)
         folder.event("started", workers=plan.workers)
-        return _run(plan, arena, folder, view, History(), interrupts, began)
+        told += start_lines(said, config, numbers)
+        notices = [] if said.get("schedule_steps") else plan.unfinished_schedules()
+        return _run(plan, arena, folder, view, History(), interrupts, began, told=told, notices=notices)
 
 
 def _check_may_start(config: RunConfig) -> None:
@@ -123,11 +127,12 @@ def inherited(path: str | Path, said: Mapping[str, Any]) -> dict[str, Any]:
     content = RunFolder.open(Path(path), lock=False).read_config()
     config, numbers = resolve_config(content)
     weights_of(path)  # refuses settings that are not those of its weights
-    algo = said.get("algo", config.algo)
-    if algo != config.algo:
+    algo = said.get("algo", AUTO)
+    if algo not in (AUTO, config.algo):
         raise PasselError(f"{path} was trained by {config.algo}, whose weights --algo {algo} cannot use. Leave it out.")
     kept = {"algo", "sync", *(field.name for field in dataclasses.fields(numbers))}
-    return {key: value for key, value in as_dict(config, numbers).items() if key in kept} | dict(said)
+    under = {key: value for key, value in as_dict(config, numbers).items() if key in kept}
+    return overriding(under, said) | {"algo": config.algo}
 
 
 def _begin_from(path: str, plan: Plan, arena: Arena) -> None:
@@ -265,12 +270,52 @@ def _scaled_as_before(plan: Plan, spec: EnvSpec) -> Plan:
     return dataclasses.replace(plan, spec=dataclasses.replace(plan.spec, obs_scale=spec.obs_scale))
 
 
+def _first_plan(said: Mapping[str, Any], config: RunConfig, numbers: Any, env: Env) -> tuple[Plan, list[str]]:
+    """The plan of a new run, and the line about its algorithm if the environment decided about that: under --algo auto,
+    and where no algorithm was named and actions are vectors, in which the default cannot act.
+
+    The environment is described once: that may import packages and ask a server.
+    """
+    if not is_open(said):
+        return make_plan(config, numbers, env), []
+    spec = None if is_level_set(env) else _describe(config, env)
+    vectors = spec is not None and bool(spec.action_shape)
+    images = spec is not None and is_image(spec.net_shape)
+    choice = choose(levels=spec is None, vectors=vectors, images=images)
+    asked = said.get("algo") == AUTO
+    if not asked and not vectors:
+        return make_plan(config, numbers, env, spec=spec), []
+    described = config
+    try:
+        if choice.algo != config.algo:
+            config, numbers = resolve_config({**said, "algo": choice.algo})
+    except PasselError as error:
+        if not asked:
+            return make_plan(config, numbers, env, spec=spec), []  # refuses the default, with the cure
+        raise PasselError(f"--algo auto is {choice.algo} here, because {choice.reason}: {error}") from None
+    same = (config.backend, env_args(config)) == (described.backend, env_args(described))
+    plan = make_plan(config, numbers, env, spec=spec if same else None)
+    return plan, [f"Algo: {choice.algo} ({choice.reason})."]
+
+
+def _describe(config: RunConfig, env: Env) -> EnvSpec:
+    return describe(env, config.backend, env_args(config))
+
+
 def make_plan(
-    config: RunConfig, numbers: Any, env: Env, resumed: int = 0, held: Mapping[str, Any] | None = None
+    config: RunConfig,
+    numbers: Any,
+    env: Env,
+    resumed: int = 0,
+    held: Mapping[str, Any] | None = None,
+    spec: EnvSpec | None = None,
 ) -> Plan:
-    """Look at the environment and join the axes. `held` is what the card of a resumed run says about its levels."""
+    """Look at the environment, unless `spec` says what it is, and join the axes. `held` is what the card of a resumed
+    run says about its levels.
+    """
     parts = _make_parts(config, env, held) if is_level_set(env) else None
-    spec = describe(env, config.backend, env_args(config)) if parts is None else parts.levels.describe()
+    if spec is None:
+        spec = _describe(config, env) if parts is None else parts.levels.describe()
     if numbers.scale_obs and spec.bounds is None:
         raise PasselError(
             f"--scale-obs needs an observation that is a vector with finite bounds, and {spec.id} does not say that it "
@@ -334,8 +379,13 @@ def _run(
     interrupts: Interrupts,
     began: float,
     base: Path | None = None,
+    told: Sequence[str] = (),
+    notices: Sequence[str] = (),
 ) -> Run:
-    """Start the workers and watch them. A folder that is provisional is kept from the moment they have started."""
+    """Start the workers and watch them. A folder that is provisional is kept from the moment they have started.
+
+    `told` are lines about the run, and `notices` what the user should know of its settings, for the start.
+    """
     config = plan.config
     plan.start(arena)
     placement = PLACEMENTS[config.place](plan, arena)
@@ -344,10 +394,11 @@ def _run(
         facts["protocol"] = str(plan.spec.protocol["name"])
     found = exactness(config, plan.spec, plan.rests_matter)
     view.start(plan.spec.id, {**facts, "exactness": found.level.partition(",")[0]})
-    view.message(f"Exactness: {found}. {found.cure}".rstrip())
+    for line in (*told, f"Exactness: {found}. {found.cure}".rstrip()):
+        view.message(line)
     crowded = oversubscribed(config.workers, plan.threads) if config.place == "processes" else ""
     too_short = "" if history.resumed else plan.too_short()
-    for notice in filter(None, (crowded, too_short)):
+    for notice in filter(None, (crowded, too_short, *notices)):
         view.message(notice)
         folder.event("notice", text=notice)
     view.message(f"Starting {counted(plan.workers, 'worker')} ...")

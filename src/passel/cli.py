@@ -20,7 +20,7 @@ import time
 import types
 import typing
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from functools import partial
 from itertools import pairwise
@@ -318,8 +318,8 @@ def _add_tools(commands: Any) -> None:
 
 
 def _add_training_flags(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> None:
-    from passel.algos import ALGORITHMS
-    from passel.config import RunConfig, read_toml
+    from passel.algos import ALGORITHMS, CANDIDATES
+    from passel.config import AUTO, RunConfig, read_toml
     from passel.run.folder import RunFolder
 
     first = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
@@ -327,10 +327,9 @@ def _add_training_flags(parser: argparse.ArgumentParser, arguments: Sequence[str
     first.add_argument("--config", type=Path)
     first.add_argument("--from", dest="start_from", type=Path)
     known, _ = first.parse_known_args(arguments[1:])
-    found = [read_toml(known.config).get("algo")] if known.config and known.config.exists() else []
-    if known.start_from and known.start_from.exists():
-        found.append(RunFolder.open(known.start_from, lock=False).read_config()["algo"])
-    algo = known.algo or next(filter(None, found), RunConfig.algo)
+    algo = known.algo or (read_toml(known.config).get("algo") if known.config and known.config.exists() else None)
+    if algo in (None, "", AUTO) and known.start_from and known.start_from.exists():
+        algo = RunFolder.open(known.start_from, lock=False).read_config()["algo"]
     parser.add_argument("--config", type=Path, help="TOML file with any of these settings; flags override it.")
     parser.add_argument(
         "--trust",
@@ -338,14 +337,22 @@ def _add_training_flags(parser: argparse.ArgumentParser, arguments: Sequence[str
         help="Import the modules and use the addresses that a run's --config names.",
     )
     _add_fields(parser.add_argument_group("the run"), RunConfig)
-    if algo in ALGORITHMS:
-        _add_fields(parser.add_argument_group(f"{algo}: {ALGORITHMS[algo].summary}"), ALGORITHMS[algo].Config)
+    shown: set[str] = set()
+    for name in CANDIDATES if algo == AUTO else (algo or RunConfig.algo,):
+        if name in ALGORITHMS:
+            group = parser.add_argument_group(f"{name}: {ALGORITHMS[name].summary}")
+            _add_fields(group, ALGORITHMS[name].Config, shown)
+            shown |= {field.name for field in dataclasses.fields(ALGORITHMS[name].Config)}
 
 
-def _add_fields(group: Any, config: type[Any]) -> None:
-    """A flag for each field. What is not given is not in the result, so that presets and files can show through."""
+def _add_fields(group: Any, config: type[Any], besides: Container[str] = ()) -> None:
+    """A flag for each field, besides those that there are already. What is not given is not in the result, so that
+    presets and files can show through.
+    """
     hints = typing.get_type_hints(config)
     for field in dataclasses.fields(config):
+        if field.name in besides:
+            continue
         hint = hints[field.name]
         optional = isinstance(hint, types.UnionType)
         if optional:
@@ -403,10 +410,11 @@ _METAVARS: dict[Any, str] = {int: "N", float: "X", str: "NAME"}
 
 def _train(said: argparse.Namespace, began: float) -> int:
     from passel import api
+    from passel.config import overriding
 
     flags = {key: value for key, value in vars(said).items() if key not in ("command", "config", "parser", "trust")}
-    settings = {**(_read_config(said.config, flags, trust=said.trust) if said.config else {}), **flags}
-    return _closing(api.train(began=began, **{key.replace("-", "_"): value for key, value in settings.items()}))
+    file = _read_config(said.config, flags, trust=said.trust) if said.config else {}
+    return _closing(api.train(began=began, **overriding(file, flags)))
 
 
 def _read_config(path: Path, flags: Mapping[str, Any], *, trust: bool) -> dict[str, Any]:

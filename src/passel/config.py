@@ -19,6 +19,12 @@ T = TypeVar("T")
 #: How a file or a flag says that an optional setting is off: TOML has no null.
 NONE = "none"
 
+#: The value of algo that leaves the choice of the algorithm to the environment's spaces.
+AUTO = "auto"
+
+#: Lengths of schedules in steps, and the settings that give the same length as a fraction of the run where they are 0.
+FRACTIONS = {"epsilon_steps": "epsilon_fraction", "lr_steps": "lr_fraction"}
+
 
 def option(default: Any, help: str, **metadata: Any) -> Any:
     """A field with its sentence of help."""
@@ -34,7 +40,11 @@ class RunConfig:
         "Environment: a Gymnasium id, package:Id-v0 to import the package first, module:function for a function that "
         "makes one, a set of levels (levels:NAME) or the address of a server (tcp://HOST:PORT).",
     )
-    algo: str = option("dqn", "Algorithm.")
+    algo: str = option(
+        "dqn",
+        "Algorithm, or auto: ppo where actions are vectors, where observations are images and on sets of levels, dqn "
+        "elsewhere. Not given: dqn, and ppo where actions are vectors.",
+    )
     recipe: str = option("", "A system from the literature, with its numbers: see passel list.")
     sync: str = option(
         "hogwild",
@@ -49,8 +59,8 @@ class RunConfig:
     steps: int = option(0, "Stop after this many agent steps in all workers together; 0 means the preset's number.")
     schedule_steps: int = option(
         0,
-        "Steps over which the learning rate, the clip range and the correction of priorities change; 0 means --steps. "
-        "A resumed run keeps it.",
+        "Length of the run that fractions of a schedule refer to, and over which the clip range and the correction of "
+        "priorities change; 0 means --steps. A resumed run keeps it.",
     )
     exact: bool = option(
         False,
@@ -163,6 +173,20 @@ def resolve(
     return cls(**values), rest
 
 
+def overriding(under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of two layers, of which `over` wins: also where one gives the length of a schedule in steps and the
+    other as a fraction.
+    """
+    over = {key.replace("-", "_"): value for key, value in over.items()}
+    merged = {key.replace("-", "_"): value for key, value in under.items()}
+    for steps, fraction in FRACTIONS.items():
+        if over.get(steps):
+            merged.pop(fraction, None)
+        elif fraction in over:
+            merged.pop(steps, None)
+    return merged | over
+
+
 def unknown_key(key: str, known: Iterable[str], where: str) -> str:
     nearest = difflib.get_close_matches(key.replace("-", "_"), list(known), n=1, cutoff=0.5)
     cure = f"Did you mean {nearest[0]}?" if nearest else "`passel train --help` lists them all."
@@ -216,8 +240,13 @@ def read_toml(path: Path) -> dict[str, Any]:
 
 
 def as_dict(*configs: Any) -> dict[str, Any]:
-    """Every field of the configs as plain values that TOML can hold."""
+    """Every field of the configs as plain values that TOML can hold. Where a schedule has a length in steps, the
+    fraction that would stand in for it is left out.
+    """
     merged: dict[str, Any] = {}
     for config in configs:
         merged |= dataclasses.asdict(config)
+    for steps, fraction in FRACTIONS.items():
+        if merged.get(steps):
+            merged.pop(fraction, None)
     return {key: list(v) if isinstance(v, tuple) else NONE if v is None else v for key, v in merged.items()}

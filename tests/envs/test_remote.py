@@ -19,8 +19,10 @@ import torch
 import zmq
 
 from harness import TINY, Command, summary
+from passel import api
 from passel.envs import Envs, describe, make_envs, remote, remote_keys, remote_link, remote_place, specs
 from passel.envs.remote_errors import LostError
+from passel.recipes.auto import resolve_open
 from passel.recipes.resolve import resolve_config
 from passel.types import Episode, PasselError, Step
 from serving import COUNTDOWN, Picture, Serving
@@ -574,6 +576,13 @@ def test_settings_without_effect_are_refused(cartpole: Serving) -> None:
         resolve_config({"env": "CartPole-v1", "reconnect": True})
     with pytest.raises(PasselError, match="--backend gymnasium has no effect on tcp://"):
         describe(cartpole.address, "gymnasium")
+
+
+def test_auto_asks_a_server_for_its_spaces(cartpole: Serving) -> None:
+    said = {"algo": "auto", "env": cartpole.address, "workers": 1}
+    config, numbers = resolve_open(said)
+    plan, told = api._first_plan(said, config, numbers, config.env)
+    assert (plan.config.algo, told) == ("dqn", ["Algo: dqn (actions are discrete)."])
 
 
 # The real command.

@@ -14,3 +14,6 @@ from passel.algos.ppo import PPO
 ALGORITHMS: dict[str, type[Algorithm]] = {
     algorithm.name: algorithm for algorithm in (DQN, A3C, PPO, AWR, Impala, Apex, Dyna)
 }
+
+#: What --algo auto chooses from; without --algo, the first, unless actions are vectors.
+CANDIDATES = (DQN.name, PPO.name)

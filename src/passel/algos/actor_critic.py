@@ -33,7 +33,10 @@ class PolicyConfig:
     scale_obs: bool = option(False, "Bring observations from between their bounds to [-1, 1], where these are known.")
     lr: float = option(7e-4, "Learning rate.")
     lr_end: float | None = option(None, "Learning rate in the end, reached in a straight line; none: constant.")
-    lr_steps: int = option(0, "Steps over which the learning rate falls to --lr-end; 0 means all of them.")
+    lr_steps: int = option(0, "Steps over which the learning rate falls to --lr-end; 0 means --lr-fraction of the run.")
+    lr_fraction: float = option(
+        1.0, "Fraction of the run over which the learning rate falls to --lr-end, as long as --lr-steps is not given."
+    )
     optimizer: Literal["adam", "rmsprop", "sgd"] = option("rmsprop", "Which of torch's optimisers.")
     optimizer_eps: float = option(1e-5, "The optimiser's epsilon (adam, rmsprop).")
     momentum: float = option(0.0, "Momentum (rmsprop, sgd).")

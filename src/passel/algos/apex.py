@@ -34,7 +34,9 @@ class ApexConfig(DQNConfig):
     memory: Literal["local", "global"] = option("global", "Only of dqn: here one memory is everybody's.", **ONLY_DQN)
     epsilon_start: float = option(1.0, "Only of dqn: here each row keeps its share of random actions.", **ONLY_DQN)
     epsilon_end: float = option(0.02, "Only of dqn.", **ONLY_DQN)
+    # The default that configurations of existing runs hold.
     epsilon_steps: int = option(20_000, "Only of dqn.", **ONLY_DQN)
+    epsilon_fraction: float = option(0.1, "Only of dqn.", **ONLY_DQN)
 
 
 class Apex(DQN):
@@ -50,6 +52,7 @@ class Apex(DQN):
     Config = ApexConfig
     diet = "shared"
     apart = True
+    anneals_epsilon = False
     most_learners = 1
 
     def __init__(self, config: ApexConfig, spec: EnvSpec, tensors: Tensors) -> None:

@@ -60,6 +60,8 @@ class Algorithm(ABC):
     apart: ClassVar[bool] = False
     #: Whether one worker acts, and the others learn a model of the environment and dream in it.
     dreams: ClassVar[bool] = False
+    #: Whether the share of random actions falls over epsilon_steps, or epsilon_fraction of the run.
+    anneals_epsilon: ClassVar[bool] = False
     #: How many may learn; None: any number.
     most_learners: ClassVar[int | None] = None
     scalar_names: ClassVar[tuple[str, ...]]

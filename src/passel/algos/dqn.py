@@ -51,7 +51,10 @@ class DQNConfig:
     )
     lr: float = option(1e-3, "Learning rate.")
     lr_end: float | None = option(None, "Learning rate in the end, reached in a straight line; none: constant.")
-    lr_steps: int = option(0, "Steps over which the learning rate falls to --lr-end; 0 means all of them.")
+    lr_steps: int = option(0, "Steps over which the learning rate falls to --lr-end; 0 means --lr-fraction of the run.")
+    lr_fraction: float = option(
+        1.0, "Fraction of the run over which the learning rate falls to --lr-end, as long as --lr-steps is not given."
+    )
     optimizer: Literal["adam", "rmsprop", "sgd"] = option("adam", "Which of torch's optimisers.")
     optimizer_eps: float = option(1e-8, "The optimiser's epsilon (adam, rmsprop).")
     momentum: float = option(0.0, "Momentum (rmsprop, sgd).")
@@ -88,7 +91,12 @@ class DQNConfig:
     target_tau: float = option(1.0, "How far a refresh moves the target network; 1 copies.")
     epsilon_start: float = option(1.0, "Share of random actions at first.")
     epsilon_end: float = option(0.02, "Share of random actions in the end.")
-    epsilon_steps: int = option(20_000, "Steps over which it falls, from the first.")
+    epsilon_steps: int = option(
+        0, "Steps over which epsilon is annealed, from the end of --warmup on; 0 means --epsilon-fraction of the run."
+    )
+    epsilon_fraction: float = option(
+        0.1, "Fraction of the run over which epsilon is annealed, as long as --epsilon-steps is not given."
+    )
     huber: float = option(1.0, "Errors beyond this count linearly, not squared.")
 
 
@@ -99,6 +107,7 @@ class DQN(Algorithm):
     summary = "Q-learning with a target network on replayed experience; double, dueling, n-step, prioritized, C51"
     Config = DQNConfig
     diet: ClassVar[DietName] = "replay"
+    anneals_epsilon = True
     scalar_names = ("epsilon", "q_mean")
 
     @classmethod
@@ -130,6 +139,9 @@ class DQN(Algorithm):
         return best
 
     def epsilon(self, step: int) -> float:
+        """The share of random actions. `epsilon_steps` is a number of steps here: the plan knows the length of the run,
+        and has resolved the fraction.
+        """
         config = self._config
         if step < config.warmup:
             return 1.0

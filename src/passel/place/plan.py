@@ -35,6 +35,7 @@ from passel.place.diets.dreams import MODEL
 from passel.place.env_args import env_args
 from passel.place.orders import Orders
 from passel.place.parts import Parts
+from passel.place.schedules import in_steps, unfinished
 from passel.place.shop import CRITIC, Links, Shop, StartedEnvs
 from passel.place.split import CriticHalf, HalfLinks, Lessons, half_specs
 from passel.place.worker import Worker
@@ -169,7 +170,7 @@ class Plan:
         """The same initial weights in every worker and in every run of this seed."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(derive(self.config.seed, "weights"))
-            return self.algorithm(self.numbers, self.spec, tensors)
+            return self.algorithm(self._numbers_in_steps, self.spec, tensors)
 
     def specs(self) -> dict[str, Spec]:
         """The layout of the arena: everything that must outlive a turn, by name."""
@@ -371,8 +372,16 @@ class Plan:
     def lr(self, step: int) -> float:
         """The learning rate when all workers together have taken `step` steps."""
         first, last = self.numbers.lr, self.numbers.lr_end
-        over = self.numbers.lr_steps or self.schedule_steps
+        over = self._numbers_in_steps.lr_steps
         return float(first if last is None else linear(first, last, step, over))
+
+    @cached_property
+    def _numbers_in_steps(self) -> Any:
+        return in_steps(self.numbers, self.schedule_steps)
+
+    def unfinished_schedules(self) -> list[str]:
+        """A sentence for each schedule in steps that the run ends before."""
+        return unfinished(self.numbers, self.schedule_steps, epsilon=self.algorithm.anneals_epsilon)
 
 
 def _blank(specs: dict[str, Spec]) -> Tensors:

@@ -294,6 +294,16 @@ ATARI: dict[str, dict[str, Any]] = {
 }
 
 
+def preset_name(algo: str, env: str) -> str | None:
+    """The environments that the preset of this one is for; None if it has none."""
+    for start in LEVELS:
+        if env.startswith(start):
+            return f"{start}*"
+    if is_atari(env):
+        return "Atari games" if algo in ATARI else None
+    return env if (algo, env) in PRESETS else None
+
+
 def preset(algo: str, env: object, sync: str | None = None) -> dict[str, Any]:
     """What is known to work well for this environment, and scheme; nothing, where nobody has searched."""
     if not isinstance(env, str):

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from passel.algos import ALGORITHMS
-from passel.config import NONE, RunConfig, resolve
+from passel.config import AUTO, FRACTIONS, NONE, RunConfig, overriding, resolve
 from passel.envs.level_sets import from_anywhere
 from passel.envs.levels import is_level_set
 from passel.envs.make import is_served
@@ -22,7 +22,7 @@ from passel.place.env_args import plays_atari
 from passel.place.exactness import choose_exact
 from passel.place.refusals import check, check_models, topology_of
 from passel.recipes.named import Recipe, recipe
-from passel.recipes.presets import DEFAULT_STEPS, preset
+from passel.recipes.presets import DEFAULT_STEPS, preset, preset_name
 from passel.types import PasselError
 
 
@@ -34,20 +34,21 @@ def resolve_config(*layers: Mapping[str, Any]) -> tuple[RunConfig, Any]:
     """The run's configuration and the algorithm's numbers. `layers`: what the user said, the last one wins."""
     said: dict[str, Any] = {}
     for layer in layers:
-        said |= {key.replace("-", "_"): value for key, value in layer.items()}
+        said = overriding(said, layer)
     named = _recipe(said)
-    algo = said.get("algo", named.algo if named else RunConfig.algo)
+    if named:
+        said["algo"] = named.algo
+    algo = said.get("algo", RunConfig.algo)
     if algo not in ALGORITHMS:
         raise PasselError(f"there is no --algo {algo}. Choose from {', '.join(ALGORITHMS)}.")
     numbers_class = ALGORITHMS[algo].Config
-    known = _usual_scheme(algo, said) | _usual_envs(algo)
-    if named:
-        known |= {**named.settings, "algo": algo}
-    else:
-        known |= preset(algo, said.get("env", RunConfig.env), said.get("sync"))
+    tuned = _tuned(algo, said)
+    known = _usual_scheme(algo, said) | _usual_envs(algo) | tuned
     if said.get("exact"):
         said |= choose_exact(said, str(said.get("env", RunConfig.env)))
-    config, rest = resolve(RunConfig, known, said, known=[f.name for f in dataclasses.fields(numbers_class)])
+    _refuse_two_lengths(said)
+    every = [f.name for f in dataclasses.fields(numbers_class)]
+    config, rest = resolve(RunConfig, overriding(known, said), known=every)
     numbers, _ = resolve(numbers_class, rest)
     config = dataclasses.replace(
         config,
@@ -57,12 +58,71 @@ def resolve_config(*layers: Mapping[str, Any]) -> tuple[RunConfig, Any]:
         steps=config.steps or DEFAULT_STEPS,
         until_solved=_until_solved(said, config),
     )
+    numbers = dataclasses.replace(numbers, **dict.fromkeys(_too_long(said, tuned, config, numbers), 0))
+    if config.schedule_steps and not schedules(numbers):
+        total = dataclasses.replace(config, schedule_steps=0)
+        # It may have kept the lengths in steps of a preset, which are all that is left of it then.
+        config = total if _too_long(said, tuned, total, numbers) else config
     check(config)
     _refuse_without_effect(said, config, numbers)
     if not plays_atari(config):
         _refuse_rules_of_atari(said, config)
     _check_ranges(config, numbers)
     return config, numbers
+
+
+def start_lines(given: Mapping[str, Any], config: RunConfig, numbers: Any) -> list[str]:
+    """Where the settings of a new run come from (`given` are the user's), and what of a preset had to be changed."""
+    said = overriding({}, given)
+    algo, tuned = config.algo, _tuned(config.algo, said)
+    if config.start_from:
+        return [f"Settings of {algo}: those of {config.start_from}."]
+    if {field.name for field in dataclasses.fields(numbers)} <= {*said, *FRACTIONS.values()}:
+        return []  # a run's own config.toml: nothing is left to a preset or a default
+    name = preset_name(algo, config.env)
+    if config.recipe:
+        origin = f"Recipe: {config.recipe}."
+    elif name:
+        origin = f"Preset: {algo} on {name}."
+    else:
+        origin = f"No preset for ({algo}, {config.env}): the defaults of {algo} are used."
+    total = config.schedule_steps or config.steps
+    changed = (
+        f"The {'recipe' if config.recipe else 'preset'}'s {flag(steps)} {tuned[steps]} does not end within a run of "
+        f"{total:,} steps: {flag(FRACTIONS[steps])} {getattr(numbers, FRACTIONS[steps]):g} is used instead."
+        for steps in _too_long(said, tuned, config, numbers)
+    )
+    return [origin, *changed]
+
+
+def _tuned(algo: str, said: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of the recipe that was asked for, or else of the preset, if there is one."""
+    named = _recipe(said)
+    return {**named.settings, "algo": algo} if named else preset(algo, said.get("env", RunConfig.env), said.get("sync"))
+
+
+def _too_long(said: Mapping[str, Any], tuned: Mapping[str, Any], config: RunConfig, numbers: Any) -> list[str]:
+    """The lengths in steps of a preset's or a recipe's schedules that do not end within this run, which takes the
+    default fractions instead.
+    """
+    total = config.schedule_steps or config.steps
+    ends = {"epsilon_steps": tuned.get("epsilon_steps", 0) + getattr(numbers, "warmup", 0)}
+    if numbers.lr_end is not None:
+        ends["lr_steps"] = tuned.get("lr_steps", 0)
+    return [
+        steps
+        for steps, end in ends.items()
+        if tuned.get(steps) and steps not in said and FRACTIONS[steps] not in said and end > total
+    ]
+
+
+def _refuse_two_lengths(said: Mapping[str, Any]) -> None:
+    for steps, fraction in FRACTIONS.items():
+        if said.get(steps) and fraction in said:
+            raise PasselError(
+                f"{flag(steps)} and {flag(fraction)} both give the length of the same schedule. "
+                "Leave one of the two out."
+            )
 
 
 def _until_solved(said: Mapping[str, Any], config: RunConfig) -> bool:
@@ -79,7 +139,7 @@ def _recipe(said: Mapping[str, Any]) -> Recipe | None:
     if not said.get("recipe"):
         return None
     found = recipe(said["recipe"], said.get("env", RunConfig.env))
-    if said.get("algo", found.algo) != found.algo:
+    if said.get("algo", AUTO) not in (found.algo, AUTO):
         raise PasselError(
             f"--recipe {said['recipe']} is one of --algo {found.algo}, and --algo {said['algo']} was asked for. "
             "Leave one of the two out."
@@ -131,7 +191,7 @@ def _refuse_without_effect(said: Mapping[str, Any], config: RunConfig, numbers: 
         )
     if config.schedule_steps > 0 and not schedules(numbers):
         raise PasselError(
-            "--schedule-steps has no effect: no setting of this run changes with the steps. Leave it out, or add "
+            "--schedule-steps has no effect: no schedule of this run depends on its length. Leave it out, or add "
             "--lr-end."
         )
     if config.patience and (config.eval_every is None or not (config.eval_every or config.eval_episodes)):
@@ -142,8 +202,9 @@ def _refuse_without_effect(said: Mapping[str, Any], config: RunConfig, numbers: 
 
 
 def schedules(numbers: Any) -> list[str]:
-    """The settings that change in the course of a run, and take --schedule-steps (--steps without it) for that."""
+    """The settings that change over --schedule-steps (--steps without it), or over a fraction of it."""
     found = {
+        "epsilon": getattr(numbers, "epsilon_steps", None) == 0,
         "lr": numbers.lr_end is not None and not numbers.lr_steps,
         "clip": getattr(numbers, "clip_end", None) is not None,
         "priority_beta": bool(getattr(numbers, "prioritized", False)),
@@ -155,8 +216,10 @@ def _refuse_numbers_without_effect(said: Mapping[str, Any], numbers: Any) -> Non
     default_eps = type(numbers).optimizer_eps
     if numbers.optimizer == "sgd" and numbers.optimizer_eps != default_eps:
         raise PasselError("--optimizer-eps has no effect on sgd, which has none. Leave it out.")
-    if said.get("lr_steps") and said.get("lr_end") is None and numbers.lr_end is None:
-        raise PasselError("--lr-steps has no effect without --lr-end. Add --lr-end, or leave it out.")
+    for name in ("lr_steps", "lr_fraction"):
+        given = said.get(name, getattr(type(numbers), name)) != getattr(type(numbers), name)
+        if given and said.get("lr_end") is None and numbers.lr_end is None:
+            raise PasselError(f"{flag(name)} has no effect without --lr-end. Add --lr-end, or leave it out.")
     if getattr(numbers, "distributional", False) and numbers.huber != type(numbers).huber:
         raise PasselError("--huber has no effect on --distributional, whose loss is another. Leave one of the two out.")
     if getattr(numbers, "split", False) and numbers.shared == "yes":
@@ -198,6 +261,8 @@ def _check_ranges(config: RunConfig, numbers: Any) -> None:
         "epsilon_start",
         "epsilon_end",
         "target_tau",
+        "epsilon_fraction",
+        "lr_fraction",
         "priority_beta",
         "rms_decay",
         "epsilon",

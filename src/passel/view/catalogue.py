@@ -12,12 +12,14 @@ from passel.recipes.named import RECIPES
 from passel.recipes.presets import ATARI, PRESETS
 from passel.sync import SCHEMES
 
+AUTO_SUMMARY = "ppo where actions are vectors, where observations are images and on sets of levels; dqn elsewhere"
+
 
 def print_catalogue(console: Console | None = None) -> None:
     """Algorithms, schemes, placements, presets, and which cells of their product run, or why not."""
     console = console or Console()
     for title, rows in (
-        ("algorithms (--algo)", {name: algo.summary for name, algo in ALGORITHMS.items()}),
+        ("algorithms (--algo)", {name: algo.summary for name, algo in ALGORITHMS.items()} | {"auto": AUTO_SUMMARY}),
         ("schemes (--sync)", {name: scheme.summary for name, scheme in SCHEMES.items()}),
         ("placements (--place)", PLACEMENTS),
         ("sets of levels (--env levels:...)", SUMMARIES),

@@ -64,6 +64,7 @@ class Examiner:
             return None
         self.failures = 0
         result = summarise(played)
+        self._journal.evaluation(steps, result.mean, sum(episode.length for episode in played) / len(played))
         if result.cut:
             longest = max(episode.length for episode in played if episode.cut)
             self._journal.notice(

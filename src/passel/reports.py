@@ -35,6 +35,7 @@ class Reporter:
         seconds: float,
         episodes: int,
         mean_return: float | None,
+        mean_length: float | None,
         solved_at: float | None,
     ) -> Report:
         counters, moved, gone = self._speed(phase, training)
@@ -72,6 +73,7 @@ class Reporter:
             solved_at=solved_at,
             phase=phase,
             human_normalised=self._plan.spec.human_normalised(mean_return),
+            length_mean_100=mean_length,
         )
 
     def _speed(self, phase: str, training: bool) -> tuple[Any, Any, float]:

@@ -299,3 +299,5 @@ class Report:
     phase: str = "train"
     #: The mean return where random play is 0 and a human is 1, if theirs are known.
     human_normalised: float | None = None
+    #: The mean length of the last 100 training episodes, in steps.
+    length_mean_100: float | None = None

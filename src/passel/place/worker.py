@@ -39,8 +39,8 @@ class Worker:
     ) -> None:
         self.rank, self.board, self.role = orders.rank, orders.board, role
         self._orders, self._algo, self._clock, self._streams = orders, algo, clock, streams
-        #: How many numbers of its own a run shows: the algorithm's, the experience's, which not every role knows, and
-        #: how many gradients were refused, which is shown where there are any.
+        #: How many numbers of its own a run shows: the algorithm's, the learner's, the experience's, which not every role
+        #: knows, and how many gradients were refused, which is shown where there are any.
         self._scalars = scalars
         self._published = 0.0
         self._waiting_since: float | None = None
@@ -101,13 +101,14 @@ class Worker:
 
     def publish(self, state: State) -> None:
         self._published = time.perf_counter()
-        said = [*self._algo.scalars(self.board.steps), *self.role.scalars()]
+        role = self.role
+        said = [*self._algo.scalars(self.board.steps), role.learning_rate, role.grad_norm, *role.scalars()]
         self.board.publish(
             self.rank,
             self._clock,
-            said + [math.nan] * (self._scalars - 1 - len(said)) + [self.role.refused or math.nan],
-            loss=self.role.loss,
-            staleness=self.role.staleness,
+            said + [math.nan] * (self._scalars - 1 - len(said)) + [role.refused or math.nan],
+            loss=role.loss,
+            staleness=role.staleness,
         )
         self.board.states[self.rank] = state
 

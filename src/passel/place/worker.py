@@ -101,14 +101,14 @@ class Worker:
 
     def publish(self, state: State) -> None:
         self._published = time.perf_counter()
-        role = self.role
-        said = [*self._algo.scalars(self.board.steps), role.learning_rate, role.grad_norm, *role.scalars()]
+        learnt = self.role.learning_rate, self.role.grad_norm
+        said = [*self._algo.scalars(self.board.steps), *learnt, *self.role.scalars()]
         self.board.publish(
             self.rank,
             self._clock,
-            said + [math.nan] * (self._scalars - 1 - len(said)) + [role.refused or math.nan],
-            loss=role.loss,
-            staleness=role.staleness,
+            said + [math.nan] * (self._scalars - 1 - len(said)) + [self.role.refused or math.nan],
+            loss=self.role.loss,
+            staleness=self.role.staleness,
         )
         self.board.states[self.rank] = state
 

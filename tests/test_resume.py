@@ -240,7 +240,7 @@ def test_every_episode_is_in_the_file(tmp_path: Path) -> None:
 
 def test_a_run_that_was_stopped_early_has_the_same_episodes(tmp_path: Path) -> None:
     """Not at a checkpoint of the other run: the watcher looks once more there, so the steps of a look may differ."""
-    settings = {**SMALL, "sync": "hogwild", "schedule_steps": 400}
+    settings = {**SMALL, "sync": "hogwild"}
     whole = passel.train(**settings | {"steps": 400}, out=str(tmp_path / "whole")).path
     part = passel.train(**settings | {"steps": 210}, out=str(tmp_path / "part")).path
     passel.resume(part, steps=400, quiet=True)

@@ -58,7 +58,7 @@ class EpisodeFile(Lines):
         return np.concatenate(parts)
 
     def repair(self) -> None:
-        """Drop a torn last row, so that the next append does not continue it."""
+        """Drop a torn last row, so that the next append does not continue it. What is no file of episodes is an error."""
         self.close()
         if not os.path.lexists(self.path):
             return
@@ -71,8 +71,11 @@ class EpisodeFile(Lines):
             newline = os.pread(fd, size - start, start).rfind(b"\n")
             if newline < 0:
                 raise ValueError("its last line is no row")
-            if start + newline + 1 < size:
-                os.ftruncate(fd, start + newline + 1)
+            end = start + newline + 1
+            if end > len(HEADER):
+                _row(_line_at(fd, end - 1)[1])
+            if end < size:
+                os.ftruncate(fd, end)
 
     def truncate(self, after_step: int) -> None:
         """Drop the rows later than `after_step`. They are at the end, and found by halving: the file may be large."""

@@ -222,7 +222,7 @@ def test_resumed_after_an_evaluation_that_denied_equals_uninterrupted(
 
 
 def test_every_episode_is_in_the_file(tmp_path: Path) -> None:
-    """On CartPole a return is a length: two columns that must agree, with each other and with all that a run reports."""
+    """On CartPole a return is a length: two columns that must agree, with each other and with what a run reports."""
     run = passel.train(**SMALL, sync="hogwild", out=str(tmp_path / "run"))
     found = RunFolder.open(run.path, lock=False).read_episodes()
     assert len(found) == run.summary.episodes > 5

@@ -734,7 +734,7 @@ class TestADiskThatFails:
         assert kinds(run.path)[0] == "first step", "an event waits until it can be written"
         assert any("No space left on device" in text for text in run.spectator.messages)
         assert rows(run.path / "metrics.jsonl")
-        assert len(RunFolder.open(run.path, lock=False).read_episodes()) == 10, "episodes wait until they can be written"
+        assert len(RunFolder.open(run.path, lock=False).read_episodes()) == 10, "episodes wait for the disk"
 
     def test_tensorboard_that_cannot_be_written_ends_nothing(
         self, stage: Callable[..., Stage], monkeypatch: pytest.MonkeyPatch

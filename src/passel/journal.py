@@ -46,8 +46,8 @@ class Retry:
 class Journal:
     """Nothing here ends a run: what cannot be written is a notice, and is tried again later.
 
-    Events and episodes wait in memory until they can be written. Reports of the metrics that cannot be written are lost,
-    because the next one is as good. With `hparams`, the settings of the run, there is a TensorBoard.
+    Events and episodes wait in memory until they can be written. Reports of the metrics that cannot be written are
+    lost, because the next one is as good. With `hparams`, the settings of the run, there is a TensorBoard.
     """
 
     def __init__(self, folder: RunFolder, view: GuardedView, hparams: Mapping[str, Any] | None) -> None:

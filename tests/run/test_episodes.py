@@ -90,7 +90,9 @@ def test_a_header_that_was_cut_off_is_written_again(tmp_path: Path) -> None:
         assert run.read_episodes()["step"].tolist() == [1]
 
 
-@pytest.mark.parametrize("row", [b"rubbish", b"3,0.3,1,1.0", b"3,0.3,1,1.0,5,6", b"x,0.3,1,1.0,5", b"9" * 30 + b",1,1,1,1"])
+@pytest.mark.parametrize(
+    "row", [b"rubbish", b"3,0.3,1,1.0", b"3,0.3,1,1.0,5,6", b"x,0.3,1,1.0,5", b"9" * 30 + b",1,1,1,1"]
+)
 def test_a_bad_row_in_the_middle_is_named(tmp_path: Path, row: bytes) -> None:
     created(tmp_path / "x").close()
     (tmp_path / "x" / "episodes.csv").write_bytes(HEADER + rows_of(1, 2) + row + b"\n" + rows_of(4))

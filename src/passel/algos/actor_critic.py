@@ -22,8 +22,8 @@ from passel.nets.torsos import FILTERS, is_image
 from passel.types import Array, EnvSpec, Floats, Grid, Judgement, Minibatch, Opinion
 
 JUDGED_AT_ONCE = 1 << 22  # numbers of observations
-#: Numbers of every policy with a critic. The loss of a batch is policy_loss + entropy * entropy_loss + value_loss, and in
-#: a shared network policy_loss + entropy * entropy_loss + critic_weight * value_loss.
+#: Numbers of every policy with a critic. The loss of a batch is policy_loss + entropy * entropy_loss + value_loss; in a
+#: shared network the last has the factor critic_weight.
 LOSS_NAMES = ("policy_loss", "value_loss", "entropy_loss", "entropy")
 
 

@@ -103,8 +103,8 @@ class CriticHalf(Server):
 
 
 class OtherHalf:
-    """The worker's side: asks for a lesson when it begins its own, and waits for it before it acts again. `note` is told
-    the loss of each.
+    """The worker's side: asks for a lesson when it begins its own, and waits for it before it acts again. `note` is
+    told the loss of each.
     """
 
     def __init__(

@@ -26,7 +26,7 @@ _CHUNK = MB
 
 
 def csv_rows(step: int, seconds: float, ended: Mapping[int, Sequence[Episode]]) -> bytes:
-    """Rows for the episodes that each worker has ended, by its rank, when all workers together had taken `step` steps."""
+    """Rows for the episodes that workers, by their ranks, have ended when all together had taken `step` steps."""
     moment = f"{step},{seconds:.3f}"
     return "".join(
         f"{moment},{rank},{float(episode.score)!r},{episode.length}\n"
@@ -58,7 +58,7 @@ class EpisodeFile(Lines):
         return np.concatenate(parts)
 
     def repair(self) -> None:
-        """Drop a torn last row, so that the next append does not continue it. What is no file of episodes is an error."""
+        """Drop a torn last row, so that the next append does not continue it. PasselError if it is another file."""
         self.close()
         if not os.path.lexists(self.path):
             return

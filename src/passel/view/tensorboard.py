@@ -1,7 +1,6 @@
 """The run in TensorBoard: its numbers against steps, its settings as hyperparameters, and the network's graph.
 
-Numbers that Stable-Baselines3 and CleanRL log too have the names that Stable-Baselines3 gives them, so that runs of both
-can be laid over each other.
+Numbers that Stable-Baselines3 logs too have its names, so that the curves of both can be laid over each other.
 
 TensorBoard takes a third of a second to import, so it is imported with the first report, when the workers already work.
 A report becomes one event with all its scalars, which costs a fifth of what one event a scalar does; a thread of the

@@ -203,8 +203,8 @@ class RolloutExperience:
         """Nothing to do: everything is in the arena."""
 
     def judged(self) -> tuple[Floats, Floats, Floats] | None:
-        """Values, returns and weights of the rollout that is learnt from, or was last, [T, N]. None where there is none,
-        or where the next one is being written over it.
+        """Values, returns and weights of the rollout that is learnt from, or was last, [T, N]. None where there is
+        none, or where the next one is being written over it.
         """
         filled, given = self._counts
         whole = filled == 0 or (filled == self._horizon and given > 0)

@@ -22,7 +22,9 @@ class Lines:
         self._fd: int | None = None
 
     def _append(self, lines: bytes, header: bytes = b"") -> None:
-        """Add whole lines by one write, so that a reader beside us never sees half of one; below `header` in a new file."""
+        """Add whole lines by one write, so that a reader beside us never sees half of one. A new file begins with
+        `header`.
+        """
         try:
             if self._fd is None:
                 self._fd = open_regular(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)

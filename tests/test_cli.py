@@ -298,6 +298,7 @@ class TestTrain:
             "card.json",
             "metrics.jsonl",
             "events.jsonl",
+            "episodes.csv",
             "checkpoints/",
             "tb/",
             "summary.json",

@@ -23,7 +23,7 @@ from small import settings_for
     [
         {},
         {"q_mean": 480.0, "loss": 0.5, "epsilon": 0.02},
-        {"value_mean": -30_000.0, "kl": 0.02, "loss": 2e5, "entropy": 0.6},
+        {"value_mean": -30_000.0, "approx_kl": 0.02, "loss": 2e5, "entropy": 0.6},
     ],
 )
 def test_plausible_numbers_are_no_symptom(scalars: dict[str, float]) -> None:
@@ -32,7 +32,7 @@ def test_plausible_numbers_are_no_symptom(scalars: dict[str, float]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "value"), [("q_mean", 1e10), ("q_mean", -6e4), ("value_mean", 1e6), ("loss", 1e9), ("kl", 40.0)]
+    ("name", "value"), [("q_mean", 1e10), ("q_mean", -6e4), ("value_mean", 1e6), ("loss", 1e9), ("approx_kl", 40.0)]
 )
 def test_a_number_out_of_scale_is_named_with_the_cure(name: str, value: float) -> None:
     found = symptoms({"entropy": 0.1, name: value}, 500.0)

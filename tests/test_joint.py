@@ -155,13 +155,14 @@ class TestTraining:
     def test_the_ratio_moves_and_the_clip_acts(self, tmp_path: Path) -> None:
         """Gradients that were all taken at the old weights would leave every ratio at 1."""
         plan = joint_plan(toml(tmp_path), workers=2, lr=3e-2, epochs=4, minibatches=2)
+        place = PPO.scalar_names.index("clip_fraction")
         placement = Inline(plan, new_arena(plan))
         placement.start()
         placement.resume()
         seen: list[float] = []
         while placement.board.steps < plan.config.steps:
             placement.advance(0.0)
-            seen += [worker._algo.scalars(0)[3] for worker in placement._workers]
+            seen += [worker._algo.scalars(0)[place] for worker in placement._workers]
         placement.stop()
         assert max(share for share in seen if np.isfinite(share)) > 0.05
 

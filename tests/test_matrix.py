@@ -166,7 +166,7 @@ def test_in_processes_a_cell_with_actors_apart_runs(cell: dict[str, Any], tmp_pa
     assert learners <= names
     assert len(names) == cell["workers"]
     shown = set(small_plan(**cell).scalar_names) - {"refused_gradients"}  # which there are none of
-    assert set(line["scalars"]) == {"loss", *shown}
+    assert shown - {"explained_variance"} <= set(line["scalars"]) - {"loss"} <= shown, "returns may not vary"
     if cell["algo"] == "apex":
         assert line["scalars"]["samples_per_insert"] == pytest.approx(4.0, rel=0.2)
 
@@ -320,7 +320,8 @@ def test_in_processes_an_on_policy_cell_runs(algo: str, sync: str, tmp_path: Pat
     assert run.summary.eval is not None
     text = (run.path / "metrics.jsonl").read_text()
     lines = [json.loads(line, parse_constant=pytest.fail) for line in text.splitlines()]
-    assert set(lines[-1]["scalars"]) == {"loss", *ALGORITHMS[algo].scalar_names}
+    shown = set(small_plan(algo=algo, sync=sync, workers=2).scalar_names) - {"refused_gradients"}
+    assert shown - {"explained_variance"} <= set(lines[-1]["scalars"]) - {"loss"} <= shown, "returns may not vary"
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ from harness import newest
 from passel import examiner
 from passel.algos import ALGORITHMS
 from passel.types import Episode
+from passel.view.plot import plot_run
 
 FIXTURES = Path(__file__).parent / "fixtures"
 RUNS = sorted(path.name for path in (FIXTURES / "runs-0.1").iterdir())
@@ -68,5 +69,14 @@ def test_a_run_of_passel_0_1_0_is_resumed(run: Path, monkeypatch: pytest.MonkeyP
     after = newest(run)
     assert (summary.status, after.meta["resumed"]) == ("finished", before.meta["resumed"] + 1)
     assert after.step >= more
+    assert (run / "episodes.csv").read_text().startswith("step,second,worker,return,length\n")
     learnt = {name: tensor for name, tensor in after.groups["parameters"].items() if name.endswith("vector")}
     assert any(not tensor.equal(before.groups["parameters"][name]) for name, tensor in learnt.items())
+
+
+@pytest.mark.parametrize("run", ["ppo"], indirect=True)
+def test_the_curve_of_a_run_of_passel_0_1_0_is_drawn(run: Path) -> None:
+    """Its metrics have other names for the algorithm's numbers, and no lengths of episodes."""
+    assert "kl" in json.loads((run / "metrics.jsonl").read_text().splitlines()[-1])["scalars"]
+    plot_run([run], run / "plot.png")
+    assert (run / "plot.png").stat().st_size > 1000

@@ -147,6 +147,14 @@ def tensors_of(found: Checkpoint) -> dict[str, torch.Tensor]:
     return tensors
 
 
+def episodes_of(run: Path) -> list[tuple[float, ...]]:
+    """episodes.csv without the seconds, which differ each time."""
+    found = RunFolder.open(run, lock=False).read_episodes()
+    assert found["second"].tolist() == sorted(found["second"])
+    columns = (found[name].tolist() for name in ("step", "worker", "return", "length"))
+    return list(zip(*columns, strict=True))
+
+
 def assert_same_run(one: Path, other: Path) -> None:
     left, right = newest(one), newest(other)
     assert left.step == right.step
@@ -156,7 +164,8 @@ def assert_same_run(one: Path, other: Path) -> None:
         name for name in ours if ours[name].view(-1).numpy().tobytes() != theirs[name].view(-1).numpy().tobytes()
     ]
     assert different == []
-    for field in ("episodes", "scores", "eval", "solved_at_steps", "solved_at_episodes"):
+    assert episodes_of(one) == episodes_of(other)
+    for field in ("episodes", "scores", "lengths", "eval", "solved_at_steps", "solved_at_episodes"):
         assert left.meta[field] == right.meta[field], field
     for field in ("status", "steps", "updates", "episodes", "return_mean_100", "eval"):
         assert summary(one)[field] == summary(other)[field], field
@@ -211,6 +220,32 @@ def test_resumed_after_an_evaluation_that_denied_equals_uninterrupted(
     part = cut_back(whole.path, tmp_path / "part", cut)
     passel.resume(part, quiet=True)
     assert_same_run(whole.path, part)
+
+
+def test_every_episode_is_in_the_file(tmp_path: Path) -> None:
+    """On CartPole a return is a length: two columns that must agree, with each other and with what a run reports."""
+    run = passel.train(**SMALL, sync="hogwild", out=str(tmp_path / "run"))
+    found = RunFolder.open(run.path, lock=False).read_episodes()
+    assert len(found) == run.summary.episodes > 5
+    assert found["return"].tolist() == found["length"].tolist()
+    assert set(found["worker"]) == {0, 1}
+    for worker in range(2):
+        steps = newest(run.path).groups["workers"]["board/counters"][worker, COLUMNS["steps"]]
+        assert found["length"][found["worker"] == worker].sum() <= steps
+    assert found["step"].tolist() == sorted(found["step"])
+    assert found["step"][-1] <= run.summary.steps
+    last = rows(run.path / "metrics.jsonl")[-1]
+    assert last["length_mean_100"] == last["return_mean_100"] == pytest.approx(found["return"][-100:].mean())
+    assert newest(run.path).meta["lengths"] == found["length"][-100:].tolist()
+
+
+def test_a_run_that_was_stopped_early_has_the_same_episodes(tmp_path: Path) -> None:
+    """Not at a checkpoint of the other run: the watcher looks once more there, so the steps of a look may differ."""
+    settings = {**SMALL, "sync": "hogwild"}
+    whole = passel.train(**settings | {"steps": 400}, out=str(tmp_path / "whole")).path
+    part = passel.train(**settings | {"steps": 210}, out=str(tmp_path / "part")).path
+    passel.resume(part, steps=400, quiet=True)
+    assert [row[1:] for row in episodes_of(part)] == [row[1:] for row in episodes_of(whole)]
 
 
 def test_metrics_and_events_go_on(tmp_path: Path) -> None:

@@ -717,7 +717,7 @@ class TestADiskThatFails:
         places = list((tmp_path / "elsewhere").iterdir())
         assert {newest(place).step for place in places} == {80}
 
-    @pytest.mark.parametrize("what", ["metric", "event"])
+    @pytest.mark.parametrize("what", ["metric", "event", "add_episodes"])
     def test_a_diary_that_cannot_be_written_ends_nothing(
         self, stage: Callable[..., Stage], monkeypatch: pytest.MonkeyPatch, what: str
     ) -> None:
@@ -736,6 +736,7 @@ class TestADiskThatFails:
         assert kinds(run.path)[0] == "first step", "an event waits until it can be written"
         assert any("No space left on device" in text for text in run.spectator.messages)
         assert rows(run.path / "metrics.jsonl")
+        assert len(RunFolder.open(run.path, lock=False).read_episodes()) == 10, "episodes wait for the disk"
 
     def test_tensorboard_that_cannot_be_written_ends_nothing(
         self, stage: Callable[..., Stage], monkeypatch: pytest.MonkeyPatch
@@ -882,6 +883,7 @@ class TestTrueWords:
         assert result.episodes == EPISODES + 7
         (lost,) = [row for row in rows(run.path / "events.jsonl") if row["kind"] == "episodes lost"]
         assert lost["count"] == 7
+        assert len(RunFolder.open(run.path, lock=False).read_episodes()) == EPISODES
 
     def test_a_late_look_takes_the_mean_over_all_workers(self, stage: Callable[..., Stage]) -> None:
         """A hundred and fifty episodes of each: the mean is not that of the worker that is read last."""
@@ -1037,6 +1039,95 @@ class TestReports:
         assert list(dict.fromkeys(phases)) == ["warm-up", "train", "checkpoint", "evaluate", "finished"]
 
 
+class TestEpisodes:
+    def test_each_is_a_row_with_the_moment_at_which_it_was_seen(
+        self, stage: Callable[..., Stage], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        clock = FakeTime()
+        monkeypatch.setattr(time, "perf_counter", clock.perf_counter)
+        run = stage(steps=240, history=History(seconds=100.0))
+        run.scores = iter([1.0])
+
+        def both() -> None:
+            clock.now += 2.0
+            run.puppets.board.finished(1, [Episode(-0.5, 3), Episode(7.25, 4)])
+            run.work(episodes=1, score=2.0)()
+
+        run.run([both, run.work(episodes=0), run.work(episodes=1)])
+        assert (run.path / "episodes.csv").read_text() == (
+            "step,second,worker,return,length\n"
+            "80,102.000,0,2.0,8\n80,102.000,1,-0.5,3\n80,102.000,1,7.25,4\n240,102.000,0,8.0,8\n"
+        )
+
+    def test_the_mean_length_is_that_of_the_last_hundred(self, stage: Callable[..., Stage]) -> None:
+        """A hundred of length 8, then ten of length 28."""
+        run = stage(steps=240, eval_episodes=0)
+
+        def longer() -> None:
+            run.puppets.board.finished(1, [Episode(0.0, 28)] * 10)
+            run.work(episodes=0)()
+
+        run.run([run.work(episodes=0), run.work(episodes=100), longer])
+        reports = run.spectator.reports
+        assert reports[0].length_mean_100 is None
+        assert reports[-1].length_mean_100 == pytest.approx(10.0)
+        assert rows(run.path / "metrics.jsonl")[-1]["length_mean_100"] == pytest.approx(10.0)
+        assert newest(run.path).meta["lengths"] == [8] * 90 + [28] * 10
+
+    def test_a_checkpoint_of_an_earlier_version_has_no_lengths(self) -> None:
+        assert History.from_meta({"episodes": 3, "scores": [1.0, 2.0, None]}).lengths == []
+        with pytest.raises(ValueError, match="lengths"):
+            History.from_meta({"lengths": [1.5]})
+
+    def test_what_was_seen_is_on_disk_before_a_checkpoint_is(
+        self, stage: Callable[..., Stage], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A run that is killed after a checkpoint and resumed from it must find every episode up to there."""
+        run = stage(checkpoint_every=80, steps=240, eval_episodes=0)
+        found: list[int] = []
+        original = checkpoint.save
+
+        def save(folder: Path, *args: Any, **options: Any) -> Path:
+            found.append(len(RunFolder.open(folder, lock=False).read_episodes()))
+            return original(folder, *args, **options)
+
+        monkeypatch.setattr(checkpoint, "save", save)
+        run.run([run.work(episodes=5)] * 3)
+        assert found[:3] == [5, 10, 15]
+
+    def test_too_many_that_wait_for_a_disk_are_given_up_from_the_oldest_on(
+        self, stage: Callable[..., Stage], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("passel.journal.MOST_BYTES", 1000)
+        run = stage(steps=800, eval_episodes=0)
+        original, full = RunFolder.add_episodes, [True]
+
+        def sometimes(folder: RunFolder, data: bytes) -> None:
+            if full:
+                raise OSError(28, "No space left on device")
+            original(folder, data)
+
+        monkeypatch.setattr(RunFolder, "add_episodes", sometimes)
+        run.run([*[run.work(episodes=10)] * 9, lambda: (run.work(episodes=10)(), full.clear())[0]])
+        found = RunFolder.open(run.path, lock=False).read_episodes()
+        assert 0 < len(found) < 100
+        assert found["step"][-1] == 800, "the newest are kept"
+        assert any("the oldest of them will be missing" in text for text in run.spectator.messages)
+
+    def test_evaluations_and_settings_reach_tensorboard(
+        self, stage: Callable[..., Stage], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        told: list[tuple[Any, ...]] = []
+        monkeypatch.setattr(TensorBoardLog, "evaluation", lambda log, *numbers: told.append(numbers))
+        monkeypatch.setattr(TensorBoardLog, "end_session", lambda log: told.append(("ended", log._hparams["algo"])))
+        monkeypatch.setattr(TensorBoardLog, "report", lambda *_: None)
+        monkeypatch.setattr(TensorBoardLog, "graph", lambda *_: None)
+        run = stage(steps=80, tensorboard=True)
+        run.scores = iter([2.5])
+        run.run([run.work()])
+        assert told == [(80, 2.5, 8.0), ("ended", "dqn")]
+
+
 class TestCheckpoints:
     def test_after_every_so_many_steps(self, stage: Callable[..., Stage]) -> None:
         """80 steps a look: the first looks at or beyond 200, 400, 600, 800, and the end."""
@@ -1069,6 +1160,7 @@ class TestCheckpoints:
         run.run([run.work(episodes=7, score=2.0)])
         history = History(**newest(run.path).meta)
         assert (history.episodes, history.scores, history.resumed) == (7, [2.0] * 7, 0)
+        assert history.lengths == [8] * 7
         assert history.eval is not None
         assert history.eval["mean"] == 3.0
         assert history.seconds > 0

@@ -215,6 +215,7 @@ def resume(
         if trust or (asked and isinstance(target, str)):
             _sign(folder, config, view)
         folder.truncate_metrics(saved.step, history.seconds)
+        folder.truncate_episodes(saved.step)
         folder.event("resumed", steps=saved.step, checkpoint=saved.path.name)
         view.message(f"Resuming {path} at step {saved.step:,}.")
         return _run(plan, arena, folder, view, history, interrupts, began, saved.path)

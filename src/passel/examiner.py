@@ -19,6 +19,9 @@ from passel.run.summary import EvalResult
 from passel.streams import derive
 from passel.types import Episode, PasselError
 
+#: The role of the evaluation whose score is reported.
+REPORT = "evaluation"
+
 
 class Examiner:
     """Lets a policy play fresh episodes of the run's environment.
@@ -32,6 +35,9 @@ class Examiner:
         self._trained: dict[str, list[Episode]] | None = None
         #: How many evaluations have failed since the last that did not.
         self.failures = 0
+        #: Whether there are evaluations during training, whose curve the score in the end is no point of: it may be of
+        #: a policy of long ago.
+        self.periodic = False
 
     def policy(self) -> Policy:
         vectors = {name: self._arena[f"sync/{name}/vector"] for name in self._plan.schemes}
@@ -50,6 +56,8 @@ class Examiner:
             return None
         self.failures = 0
         result = summarise(played)
+        if role != REPORT or not self.periodic:
+            self.draw(steps, played)
         if result.cut:
             longest = max(episode.length for episode in played if episode.cut)
             self._journal.notice(
@@ -57,6 +65,12 @@ class Examiner:
                 "count with their score so far. A larger --eval-max-steps lets them go on."
             )
         return result
+
+    def draw(self, steps: int, played: Sequence[Episode]) -> None:
+        """A point of the curve of evaluations, in TensorBoard."""
+        count = len(played)
+        score, length = sum(episode.score for episode in played), sum(episode.length for episode in played)
+        self._journal.evaluation(steps, score / count, length / count)
 
     def play(
         self,

@@ -22,12 +22,12 @@ def symptoms(scalars: Mapping[str, float], largest_return: float | None) -> dict
     scale = max(largest_return or 0.0, 1.0)
     value_limit = OUT_OF_SCALE * scale if known else WITHOUT_RETURNS
     loss_limit = OUT_OF_SCALE * scale**2 if known else WITHOUT_RETURNS**2
-    limits = {"q_mean": value_limit, "value_mean": value_limit, "loss": loss_limit, "kl": LARGEST_KL}
+    limits = {"q_mean": value_limit, "value_mean": value_limit, "loss": loss_limit, "approx_kl": LARGEST_KL}
     found: dict[str, str] = {}
     for name, limit in limits.items():
         value = scalars.get(name, 0.0)
         if not abs(value) <= limit:
-            returns = f" and no return is plausible beyond {scale:.3g}" if known and name != "kl" else ""
+            returns = f" and no return is plausible beyond {scale:.3g}" if known and name != "approx_kl" else ""
             found[name] = f"{name} is {value:.3g}, where at most {limit:.3g} is plausible{returns}. {CURE}"
     if scalars.get("refused_gradients", 0.0) > 0:
         found["refused_gradients"] = (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from typing import Any, Protocol
 
@@ -19,6 +20,8 @@ class Partner(Protocol):
     """Somebody who learns from the same batches at the same time, another network."""
 
     costs: Costs
+    #: The squared norm of its last gradient.
+    grad_square: float
 
     def ask(self, lr: float) -> None:
         """Learn from the batch that was just drawn."""
@@ -65,6 +68,8 @@ class Learner:
         self._sharing = [sync.costs for sync in syncs.values()] + ([partner.costs] if partner else [])
         self._first = next(iter(syncs.values()))
         self.loss = 0.0
+        #: The learning rate of the last update.
+        self.lr = math.nan
         self._costs = (0.0, 0.0, 0.0)
 
     def pull(self) -> None:
@@ -88,6 +93,7 @@ class Learner:
         if self._partner:
             self._partner.ask(lr)
         loss = self._algo.loss(batch, progress)
+        self.lr = lr
         for sync in self._syncs.values():
             sync.lr, sync.told = lr, loss.told
         try:
@@ -105,6 +111,14 @@ class Learner:
     def refused(self) -> int:
         """Gradients that were not finite, and were not applied."""
         return sum(costs.refused for costs in self._sharing)
+
+    @property
+    def grad_norm(self) -> float:
+        """The norm of the last gradients of all networks together, before they were clipped; nan if there is none."""
+        squares = [sync.grad_square for sync in self._syncs.values()]
+        squares += [self._partner.grad_square] if self._partner else []
+        known = [square for square in squares if not math.isnan(square)]
+        return math.sqrt(sum(known)) if known else math.nan
 
     def remember(self, staleness: float, updates: int) -> None:
         """Go on counting from what a resumed run had counted."""

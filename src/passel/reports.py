@@ -35,6 +35,7 @@ class Reporter:
         seconds: float,
         episodes: int,
         mean_return: float | None,
+        mean_length: float | None,
         solved_at: float | None,
         eval_steps: int | None = None,
         eval_mean: float | None = None,
@@ -76,6 +77,7 @@ class Reporter:
             human_normalised=self._plan.spec.human_normalised(mean_return),
             eval_steps=eval_steps,
             eval_mean=eval_mean,
+            length_mean_100=mean_length,
         )
 
     def _speed(self, phase: str, training: bool) -> tuple[Any, Any, float]:

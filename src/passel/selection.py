@@ -75,6 +75,7 @@ class Selection:
     def __init__(self, plan: Plan, arena: Arena, examiner: Examiner, journal: Journal, record: Record) -> None:
         self._plan, self._arena, self._examiner, self._journal, self._record = plan, arena, examiner, journal, record
         self.every = interval(plan)
+        examiner.periodic = bool(self.every)
         record.evaluate_at = record.evaluate_at or self.every  # at the start there is nothing to evaluate
         self._best: tuple[Snapshot, EvalResult] | None = None
         self._running: _Background | None = None
@@ -131,6 +132,7 @@ class Selection:
 
     def _note(self, candidate: Snapshot, played: list[Episode]) -> EvalResult:
         result = summarise(played)
+        self._examiner.draw(candidate.step, played)
         self.consider(candidate, result)
         self._record.evaluate_at = self._next(candidate.step, sum(episode.length for episode in played))
         return result

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,7 +18,8 @@ import numpy as np
 import torch
 
 from passel.arena import Arena
-from passel.examiner import Examiner
+from passel.config import as_dict
+from passel.examiner import REPORT, Examiner
 from passel.health import Health
 from passel.interrupts import Interrupts
 from passel.journal import Journal
@@ -56,6 +57,7 @@ class History:
     resumed: int = 0
     episodes: int = 0
     scores: list[float] = field(default_factory=list)
+    lengths: list[int] = field(default_factory=list)
     solved_at_seconds: float | None = None
     solved_at_steps: int | None = None
     solved_at_episodes: int | None = None
@@ -114,8 +116,10 @@ class Supervisor:
         self._began = began - history.seconds
         self._stopwatch = Stopwatch(began, history.spent())
         self._scores = deque(history.scores, maxlen=WINDOW)
+        self._lengths = deque(history.lengths, maxlen=WINDOW)
         self._seen = [int(count) for count in self._board.column("episodes")]
-        self._journal = Journal(folder, self._view, plan.config.tensorboard)
+        hparams = as_dict(plan.config, plan.numbers) if plan.config.tensorboard else None
+        self._journal = Journal(folder, self._view, hparams)
         self._saver = Saver(plan, arena, self._journal, base)
         self._saver.schedule(self._board.steps)
         self._reporter = Reporter(plan, self._board, self._stopwatch)
@@ -276,11 +280,11 @@ class Supervisor:
         self._journal.tell_of_the_view()
 
     def _count_episodes(self) -> None:
-        new: list[list[Episode]] = []
+        new: dict[int, list[Episode]] = {}
         for rank, seen in enumerate(self._seen):
             count = int(self._board.column("episodes")[rank])
             if count > seen:
-                new.append(self._board.read_episodes(rank, seen, count))
+                new[rank] = self._board.read_episodes(rank, seen, count)
                 self._history.episodes += count - seen
                 self._seen[rank] = count
             if count - seen > EPISODES:
@@ -290,11 +294,16 @@ class Supervisor:
                     "episodes lost",
                     count=count - seen - EPISODES,
                 )
-        if sum(map(len, new)) > WINDOW:
+        if not new:
+            return
+        self._journal.episodes(self._board.steps, self._seconds(), new)
+        ended = [episode for of in new.values() for episode in of]
+        if len(ended) > WINDOW:
             # More than the window holds: the mean must be of all workers, not of the one that comes last here.
-            placed = [((i + 1) / len(of), episode) for of in new for i, episode in enumerate(of)]
-            new = [[episode for _, episode in sorted(placed, key=lambda item: item[0])]]
-        self._scores.extend(episode.score for of in new for episode in of)
+            placed = [((i + 1) / len(of), episode) for of in new.values() for i, episode in enumerate(of)]
+            ended = [episode for _, episode in sorted(placed, key=lambda item: item[0])]
+        self._scores.extend(episode.score for episode in ended)
+        self._lengths.extend(episode.length for episode in ended)
 
     def _tell_if_late(self, now: float) -> None:
         """Workers that are processes train on unwatched while the watcher is held up."""
@@ -329,6 +338,7 @@ class Supervisor:
             seconds=self._seconds(),
             episodes=self._history.episodes,
             mean_return=self._mean_return(),
+            mean_length=_mean(self._lengths),
             solved_at=self.threshold,
             eval_steps=self._history.eval_step,
             eval_mean=self._history.eval_mean,
@@ -339,7 +349,7 @@ class Supervisor:
         return self._history.seconds if self._ended else time.perf_counter() - self._began
 
     def _mean_return(self) -> float | None:
-        return sum(self._scores) / len(self._scores) if self._scores else None
+        return _mean(self._scores)
 
     def _mean_is_enough(self) -> bool:
         """The mean of the last 100 training episodes reached the threshold, for the first time."""
@@ -401,7 +411,7 @@ class Supervisor:
             with self._stopwatch.during("evaluation"):
                 self._selection.finish(self._board.steps)
         chosen = self._selection.best() or self._selection.snapshot(self._board.steps)
-        result = self._evaluate(chosen, "evaluation")
+        result = self._evaluate(chosen, REPORT)
         if result is None:
             return None
         self._history.eval = vars(result) | {}
@@ -414,6 +424,7 @@ class Supervisor:
         self._show("checkpoint")
         with self._stopwatch.during("checkpoint"):
             self._remember()
+            self._journal.write_episodes()  # before the checkpoint: a resumed run makes only later ones again
             save = self._saver.save_last if last else self._saver.save
             save(self._board.steps, vars(self._history))
 
@@ -421,6 +432,7 @@ class Supervisor:
         history = self._history
         history.seconds = self._seconds()
         history.scores = list(self._scores)
+        history.lengths = list(self._lengths)
         history.peak_rss_mb = self._peak.mb
         for activity in ACTIVITIES:
             setattr(history, f"{activity}_seconds", self._stopwatch.spent(activity))
@@ -462,6 +474,7 @@ class Supervisor:
         self._show("finished")
         self._journal.event(status, steps=self._board.steps)
         summary = self._summary(status)
+        self._journal.ended()
         self._write_summary(summary)
         self._journal.tell_of_the_view()
         return summary
@@ -512,3 +525,7 @@ class Supervisor:
             warnings=(*self._health.warnings, *self._nothing_learnt(status, report)),
             **{f"{activity}_seconds": getattr(history, f"{activity}_seconds") for activity in ACTIVITIES},
         )
+
+
+def _mean(numbers: Collection[float]) -> float | None:
+    return sum(numbers) / len(numbers) if numbers else None

@@ -302,3 +302,5 @@ class Report:
     #: The last evaluation during training: at which step, and the mean return.
     eval_steps: int | None = None
     eval_mean: float | None = None
+    #: The mean length of the last 100 training episodes, in steps.
+    length_mean_100: float | None = None

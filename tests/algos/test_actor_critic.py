@@ -140,8 +140,8 @@ def test_ppo_has_the_gradient_of_the_clipped_surrogate(spec: EnvSpec, shared: st
     for name, found in gradients(algo, batch).items():
         torch.testing.assert_close(found, expected[name], rtol=1e-3, atol=1e-5)
     told = dict(zip(PPO.scalar_names, algo.scalars(0), strict=True))
-    assert told["clipped"] > 0
-    assert told["kl"] > 0
+    assert told["clip_fraction"] > 0
+    assert told["approx_kl"] > 0
 
 
 @pytest.mark.parametrize("spec", [SPEC, IMAGES], ids=["vectors", "images"])
@@ -212,8 +212,8 @@ def test_on_the_first_minibatch_the_ratio_is_one() -> None:
     batch, _, _ = judged(algo, SPEC)
     algo.loss(batch)
     told = dict(zip(PPO.scalar_names, algo.scalars(0), strict=True))
-    assert told["kl"] == pytest.approx(0, abs=1e-6)
-    assert told["clipped"] == 0
+    assert told["approx_kl"] == pytest.approx(0, abs=1e-6)
+    assert told["clip_fraction"] == 0
 
 
 @pytest.mark.parametrize(("progress", "clip"), [(0.0, 0.3), (0.5, 0.2), (1.0, 0.1)])
@@ -228,7 +228,7 @@ def test_the_clip_falls_in_a_straight_line(progress: float, clip: float) -> None
     found, expected = falling.loss(batch, progress), fixed.loss(batch)
     assert found.losses["policy"].item() == pytest.approx(expected.losses["policy"].item(), rel=1e-6)
     told = dict(zip(PPO.scalar_names, falling.scalars(0), strict=True))
-    assert told["clipped"] > 0, "the clip had work to do"
+    assert told["clip_fraction"] > 0, "the clip had work to do"
 
 
 def test_enough_is_when_the_agreed_divergence_passes_its_target() -> None:
@@ -236,7 +236,7 @@ def test_enough_is_when_the_agreed_divergence_passes_its_target() -> None:
     batch, _, _ = judged(algo, SPEC)
     assert algo.loss(batch).told == pytest.approx(0, abs=1e-6)
     algo.flats["policy"].values.add_(0.3 * torch.randn(len(algo.flats["policy"])))
-    assert algo.loss(batch).told == dict(zip(PPO.scalar_names, algo.scalars(0), strict=True))["kl"] > 0.03
+    assert algo.loss(batch).told == dict(zip(PPO.scalar_names, algo.scalars(0), strict=True))["approx_kl"] > 0.03
     assert [algo.enough(agreed) for agreed in (0.0, 0.029, 0.031)] == [False, False, True]
     assert not make(PPO, PPOConfig(hidden=(8,))).enough(1e9), "nobody asked"
 
@@ -283,3 +283,19 @@ def test_a_joined_network_starts_with_an_even_policy_and_a_critic_that_speaks() 
     head = list(algo.flats["policy"].module.parameters())[-2]
     assert head[:-1].norm(dim=1).tolist() == pytest.approx([0.01] * 4, rel=1e-3)
     assert head[-1].norm().item() == pytest.approx(1, rel=1e-3)
+
+
+@pytest.mark.parametrize("shared", ["no", "yes"])
+@pytest.mark.parametrize("kind", [A3C, PPO])
+def test_the_parts_of_the_loss_add_up(kind: type[ActorCritic], shared: str) -> None:
+    algo = make(kind, kind.Config(hidden=(8,), shared=shared, entropy=0.05, critic_weight=0.3))
+    batch, said, _ = judged(algo, SPEC)
+    algo.flats["policy"].values.add_(0.3 * torch.randn(len(algo.flats["policy"])))
+    loss = algo.loss(batch)
+    told = dict(zip(kind.scalar_names, algo.scalars(0), strict=True))
+    parts = told["policy_loss"] + 0.05 * told["entropy_loss"] + (0.3 if shared == "yes" else 1) * told["value_loss"]
+    assert sum(part.item() for part in loss.losses.values()) == pytest.approx(parts, rel=1e-5)
+    values = algo.values(batch.obs)
+    assert told["value_loss"] == pytest.approx(float(((values - batch.target) ** 2).mean() / 2), rel=1e-4)
+    assert told["entropy_loss"] == -told["entropy"] < 0
+    assert told["value_mean"] == pytest.approx(float(said.value.mean()), rel=1e-5)

@@ -71,9 +71,12 @@ def test_the_policy_has_the_gradient_of_the_weighted_likelihood(spec: EnvSpec) -
     torch.testing.assert_close(found, flat.grads, rtol=1e-3, atol=1e-5)
     told = dict(zip(AWR.scalar_names, algo.scalars(0), strict=True))
     assert told["weight_mean"] == pytest.approx(weight.mean().item(), rel=1e-4)
-    assert told["clipped"] == pytest.approx((weight == 3).float().mean().item())
-    assert 0 < told["clipped"] < 1, "the clip had work to do"
+    assert told["clip_fraction"] == pytest.approx((weight == 3).float().mean().item())
+    assert 0 < told["clip_fraction"] < 1, "the clip had work to do"
     assert told["entropy"] == pytest.approx(policy.entropy().mean().item(), rel=1e-3)
+    assert told["entropy_loss"] == -told["entropy"]
+    likelihood = policy.log_prob(torch.from_numpy(rows.action))
+    assert told["policy_loss"] == pytest.approx(-(weight * likelihood).mean().item(), rel=1e-4)
 
 
 @pytest.mark.parametrize("spec", SPECS, ids=lambda spec: spec.id)
@@ -85,6 +88,8 @@ def test_the_critic_has_the_gradient_of_half_the_squared_error(spec: EnvSpec) ->
     flat.backward(loss.losses["value"])
     found = flat.grads.clone()
     error = flat.module(torch.from_numpy(rows.obs))[:, 0] - torch.from_numpy(rows.target)
+    told = dict(zip(AWR.scalar_names, algo.scalars(0), strict=True))
+    assert told["value_loss"] == pytest.approx(error.square().mean().item() / 2, rel=1e-4)
     flat.backward(error.square().mean() / 2)
     torch.testing.assert_close(found, flat.grads, rtol=1e-3, atol=1e-5)
 
@@ -106,6 +111,10 @@ def test_an_account_is_td_lambda_and_how_it_surpasses_the_critic() -> None:
     expected = oracles.lambda_returns(grids["reward"].tolist(), grids["discount"].tolist(), after.tolist(), 0.7)
     np.testing.assert_allclose(said.target, expected, rtol=1e-4, atol=1e-5)
     np.testing.assert_allclose(said.advantage, said.target - grids["value"], rtol=1e-5)
+    counts = grids["weight"] > 0
+    explained = 1 - np.var(said.advantage[counts]) / np.var(said.target[counts])
+    told = dict(zip(AWR.scalar_names, algo.scalars(0), strict=True))
+    assert told["explained_variance"] == pytest.approx(explained, rel=1e-4)
 
 
 def test_advantages_are_normalised_over_all_steps_that_are_kept() -> None:

@@ -90,7 +90,8 @@ def test_on_policy_its_gradient_is_that_of_a3c(shared: Any) -> None:
     expected = gradients(theirs, rows)
     for name, found in gradients(ours, batch).items():
         torch.testing.assert_close(found, expected[name], rtol=1e-4, atol=1e-6)
-    assert ours.scalars(0)[2:] == pytest.approx([1.0, 0.0], abs=1e-5), "rho and kl"
+    told = dict(zip(Impala.scalar_names, ours.scalars(0), strict=True))
+    assert (told["rho"], told["approx_kl"]) == pytest.approx((1.0, 0.0), abs=1e-5)
 
 
 @pytest.mark.parametrize("shared", ["no", "yes"])
@@ -131,8 +132,16 @@ def test_off_policy_its_gradient_is_autograd_s(shared: Any, clips: tuple[float, 
         torch.testing.assert_close(found[name], flat.grads, rtol=1e-4, atol=1e-6)
     likelier = np.exp(chosen.detach().numpy() - batch.logp.ravel())
     assert (likelier > clips[0]).any(), "nothing is clipped: this proves nothing"
-    assert algo.scalars(0)[2] == pytest.approx(np.minimum(likelier, clips[0]).mean(), rel=1e-5)
-    assert algo.scalars(0)[3] > 0.01
+    told = dict(zip(Impala.scalar_names, algo.scalars(0), strict=True))
+    assert told["rho"] == pytest.approx(np.minimum(likelier, clips[0]).mean(), rel=1e-5)
+    assert told["approx_kl"] > 0.01
+    assert told["policy_loss"] == pytest.approx(-(share * advantage * chosen).sum().item(), rel=1e-4, abs=1e-6)
+    assert told["value_loss"] == pytest.approx(critic.item(), rel=1e-4)
+    assert told["entropy_loss"] == pytest.approx(-(share * entropy).sum().item(), rel=1e-4)
+    counted = batch.weight.ravel() > 0
+    wanted, said_of = target.numpy()[counted].astype(float), values.detach().numpy()[counted]
+    explained = 1 - np.var(wanted - said_of) / np.var(wanted)
+    assert told["explained_variance"] == pytest.approx(explained, rel=1e-3)
 
 
 def test_it_knows_how_likely_its_actions_were() -> None:

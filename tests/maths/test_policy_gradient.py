@@ -13,6 +13,7 @@ from torch import Tensor
 
 from passel.maths.policy_gradient import (
     clipped_surrogate_and_slope,
+    explained_variance,
     gae,
     log_softmax,
     normalised,
@@ -217,3 +218,53 @@ def test_where_any_row_counts_the_shares_are_the_plain_quotient_to_the_bit(seed:
     weight = (rng.random(size) < 0.5).astype(np.float32)
     weight[0] = 1
     np.testing.assert_array_equal(shares(weight), weight / weight.sum())
+
+
+@given(seeds, st.integers(2, 9), st.integers(2, 4), st.sampled_from([0.0, 0.1]))
+def test_the_parts_of_a_policy_s_loss_add_up(seed: int, size: int, actions: int, bonus: float) -> None:
+    made = minibatch(seed, size, actions)
+    clipped = clipped_surrogate_and_slope(**made, clip=0.2, entropy_bonus=bonus)
+    without = clipped_surrogate_and_slope(**made, clip=0.2, entropy_bonus=0.0)
+    assert clipped.policy == without.value
+    assert clipped.policy - bonus * clipped.entropy == pytest.approx(clipped.value, rel=1e-5, abs=1e-6)
+    del made["old_logp"]
+    plain = policy_gradient_and_slope(**made, entropy_bonus=bonus)
+    assert plain.policy == policy_gradient_and_slope(**made, entropy_bonus=0.0).value
+    assert plain.policy - bonus * plain.entropy == pytest.approx(plain.value, rel=1e-5, abs=1e-6)
+
+
+def test_the_clip_fraction_is_the_share_of_ratios_beyond_the_clip() -> None:
+    """Ratios of 1.5, 1.1, 0.5 and 3 at a clip of 0.2; the last row is no transition."""
+    ratio = np.array([1.5, 1.1, 0.5, 3.0], np.float32)
+    said = clipped_surrogate_and_slope(
+        logits=np.zeros((4, 2), np.float32),
+        action=np.zeros(4, np.int64),
+        advantage=np.array([1, 1, 1, 1], np.float32),
+        old_logp=np.log(np.float32(0.5)) - np.log(ratio),
+        weight=np.array([1, 1, 1, 0], np.float32),
+        clip=0.2,
+        entropy_bonus=0.0,
+    )
+    assert said.clipped == pytest.approx(2 / 3)
+    assert said.kl == pytest.approx(np.mean(ratio[:3] - 1 - np.log(ratio[:3])), rel=1e-5)
+    assert said.policy == pytest.approx(-(1.2 + 1.1 + 0.5) / 3, rel=1e-5)
+
+
+@given(seeds, st.integers(2, 30), st.floats(-100, 100))
+def test_explained_variance_is_one_minus_the_variance_that_is_left(seed: int, size: int, shift: float) -> None:
+    rng = np.random.default_rng(seed)
+    value, target = rng.standard_normal((2, size, 3), np.float32) + np.float32(shift)
+    weight = (rng.random((size, 3)) < 0.7).astype(np.float32)
+    weight[:2] = 1
+    counts = weight > 0
+    wanted, said = target[counts].astype(float), value[counts].astype(float)
+    expected = 1 - np.var(wanted - said) / np.var(wanted)
+    assert explained_variance(value, target, weight) == pytest.approx(expected, rel=1e-4, abs=1e-4)
+    assert explained_variance(target, target, weight) == pytest.approx(1)
+    assert explained_variance(np.zeros_like(value), target, weight) == pytest.approx(0, abs=1e-6)
+
+
+def test_where_returns_do_not_vary_nothing_is_explained() -> None:
+    ones = np.ones(7, np.float32)
+    assert np.isnan(explained_variance(np.arange(7, dtype=np.float32), np.float32(0.1) * ones, ones))
+    assert np.isnan(explained_variance(ones, np.arange(7, dtype=np.float32), 0 * ones)), "no row counts"

@@ -61,8 +61,8 @@ def test_every_number_of_every_report_is_read_back_at_its_step(tmp_path: Path, m
     for tag, value in scalars_of(reports[-1]).items():
         last = events.Scalars(tag)[-1]
         assert (last.step, last.value) == (2000, pytest.approx(value))
-    assert [event.step for event in events.Scalars("run/return_mean_100")] == [1000, 2000]
-    assert {"shares/env", "scalars/loss", "workers/worker-3/steps_per_second"} <= set(events.Tags()["scalars"])
+    assert [event.step for event in events.Scalars("rollout/ep_rew_mean")] == [1000, 2000]
+    assert {"shares/env", "train/loss", "workers/worker-3/steps_per_second"} <= set(events.Tags()["scalars"])
 
 
 def test_the_graph_is_there_and_names_the_layers(tmp_path: Path) -> None:
@@ -161,3 +161,55 @@ def test_other_threads_end_as_ever(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
     thread.start()
     thread.join()
     assert len(ended) == 1
+
+
+def test_numbers_have_the_names_of_stable_baselines3(make_report: MakeReport) -> None:
+    numbers = {"loss": 0.5, "approx_kl": 0.01, "epsilon": 0.05}
+    report = make_report(length_mean_100=195.5, scalars=numbers)
+    flat = scalars_of(report)
+    assert flat["rollout/ep_rew_mean"] == report.return_mean_100
+    assert flat["rollout/ep_len_mean"] == 195.5
+    assert flat["rollout/exploration_rate"] == 0.05
+    assert (flat["time/fps"], flat["time/time_elapsed"]) == (report.steps_per_second, report.seconds)
+    assert flat["train/n_updates"] == report.updates
+    assert {name: flat[f"train/{name}"] for name in numbers} == numbers
+    early = scalars_of(make_report(return_mean_100=None, length_mean_100=None, scalars={"loss": 0.0}))
+    assert not any(name.startswith("rollout/") for name in early)
+
+
+def test_an_evaluation_is_read_back_at_its_step(tmp_path: Path, make_report: MakeReport) -> None:
+    log = TensorBoardLog(tmp_path)
+    log.report(make_report(steps=500))
+    log.evaluation(700, 12.5, 31.0)
+    log.close()
+    events = read_back(tmp_path)
+    for tag, value in (("eval/mean_reward", 12.5), ("eval/mean_ep_length", 31.0)):
+        assert [(event.step, event.value) for event in events.Scalars(tag)] == [(700, value)]
+
+
+def test_settings_are_hyperparameters_of_the_same_run(tmp_path: Path, make_report: MakeReport) -> None:
+    """Not of one below it, as `SummaryWriter.add_hparams` makes: there would be no curves to choose runs by."""
+    from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
+
+    def plugin() -> dict[str, Any]:
+        found = read_back(tmp_path).PluginTagToContent("hparams")
+        return {tag.rpartition("/")[2]: HParamsPluginData.FromString(data) for tag, data in found.items()}
+
+    settings = {"lr": 3e-4, "algo": "ppo", "hidden": [64, 64], "normalise": True, "seed": 2**100, "value_clip": "none"}
+    log = TensorBoardLog(tmp_path, settings)
+    log.report(make_report())
+    log.close()
+    found = plugin()
+    assert found.keys() == {"experiment", "session_start_info"}, "it has not ended"
+    values = found["session_start_info"].session_start_info.hparams
+    assert values["lr"].number_value == 3e-4
+    assert values["seed"].number_value == 2.0**100
+    texts = {name: values[name].string_value for name in ("algo", "hidden", "normalise", "value_clip")}
+    assert texts == {"algo": "ppo", "hidden": "[64, 64]", "normalise": "True", "value_clip": "none"}
+    experiment = found["experiment"].experiment
+    assert {info.name for info in experiment.hparam_infos} == set(settings)
+    assert "rollout/ep_rew_mean" in {info.name.tag for info in experiment.metric_infos}
+    log.end_session()
+    log.close()
+    assert "session_end_info" in plugin()
+    assert [path for path in tmp_path.iterdir() if path.is_dir()] == []

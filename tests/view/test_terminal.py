@@ -69,7 +69,7 @@ def test_no_line_is_wider_than_the_terminal(
 
 @pytest.mark.parametrize("width", [80, 120])
 def test_all_numbers_of_a_report_are_on_the_screen(width: int, make_report: MakeReport) -> None:
-    text = "\n".join(shown(width, make_report(frames=1_244_000)))
+    text = "\n".join(shown(width, make_report(frames=1_244_000, length_mean_100=187.5)))
     for wanted in (
         "CartPole-v1",
         "dqn · hogwild · processes · workers 4",
@@ -83,6 +83,7 @@ def test_all_numbers_of_a_report_are_on_the_screen(width: int, make_report: Make
         "updates/s 3.1k",
         "episodes 1.2k",
         "frames 1.2M",
+        "length 187.5",
         "stale 1.4 versions",
         "loss 0.0123",
         "epsilon 0.05",

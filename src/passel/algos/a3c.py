@@ -6,7 +6,7 @@ it is PAAC (Clemente et al. 2017): the same file; the scheme and the numbers dif
 
 from __future__ import annotations
 
-from passel.algos.actor_critic import ActorCritic, ActorCriticConfig
+from passel.algos.actor_critic import LOSS_NAMES, ActorCritic, ActorCriticConfig
 from passel.maths.policy_gradient import PolicyLoss, policy_gradient_and_slope
 from passel.types import Floats, Minibatch
 
@@ -17,11 +17,11 @@ class A3C(ActorCritic):
     name = "a3c"
     summary = "actor-critic on a few fresh steps; A2C under allreduce, PAAC with many environments"
     Config = ActorCriticConfig
-    scalar_names = ("entropy", "value_mean")
+    scalar_names = (*LOSS_NAMES, "value_mean")
 
     def lesson(self, logits: Floats, batch: Minibatch, progress: float) -> PolicyLoss:
         said = policy_gradient_and_slope(
             logits, batch.action, batch.advantage, batch.weight, self._config.entropy, self._head
         )
-        self._told = [said.entropy, float(batch.value.mean())]
+        self._note(said, value_mean=float(batch.value.mean()))
         return said

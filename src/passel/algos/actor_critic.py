@@ -22,6 +22,9 @@ from passel.nets.torsos import FILTERS, is_image
 from passel.types import Array, EnvSpec, Floats, Grid, Judgement, Minibatch, Opinion
 
 JUDGED_AT_ONCE = 1 << 22  # numbers of observations
+#: Numbers of every policy with a critic. The loss of a batch is policy_loss + entropy * entropy_loss + value_loss; in a
+#: shared network the last has the factor critic_weight.
+LOSS_NAMES = ("policy_loss", "value_loss", "entropy_loss", "entropy")
 
 
 @dataclass(frozen=True)
@@ -80,7 +83,8 @@ class PolicyAndCritic(Algorithm):
         self._head = _head(spec)
         self._nets = self._make_nets(spec)
         self.flats = {name: Flat(network) for name, network in self._nets.networks.items()}
-        self._told = [math.nan] * len(self.scalar_names)
+        #: Numbers of the last batch, by the names in `scalar_names`.
+        self._told: dict[str, float] = {}
 
     def _make_nets(self, spec: EnvSpec) -> ActorAndCritic:
         return Apart(**self._shape(spec))
@@ -112,7 +116,11 @@ class PolicyAndCritic(Algorithm):
         return self._nets.values(obs)
 
     def scalars(self, step: int) -> list[float]:
-        return self._told
+        return [self._told.get(name, math.nan) for name in self.scalar_names]
+
+    def _note(self, said: PolicyLoss, **more: float) -> None:
+        """Keep the numbers of a lesson of the policy."""
+        self._told |= {"policy_loss": said.policy, "entropy_loss": -said.entropy, "entropy": said.entropy, **more}
 
     @property
     def _apart(self) -> Apart:
@@ -182,13 +190,19 @@ class ActorCritic(PolicyAndCritic):
     def lesson(self, logits: Floats, batch: Minibatch, progress: float) -> PolicyLoss:
         """What the policy should learn from these rows. Notes its numbers for `scalars`."""
 
+    def note_value_loss(self, value: float) -> None:
+        """The critic's loss, where another process finds it."""
+        self._told["value_loss"] = value
+
     def value_loss(self, batch: Minibatch) -> AnyLoss:
         """The critic's loss alone."""
         return self._apart.critic_loss(batch.obs, partial(self._critic_slope, batch))
 
     def _critic_slope(self, batch: Minibatch, values: Floats) -> tuple[float, Floats]:
         clip = getattr(self._config, "value_clip", None)
-        return value_loss_and_slope(values, batch.target, batch.weight, batch.value, clip)
+        value, slope = value_loss_and_slope(values, batch.target, batch.weight, batch.value, clip)
+        self.note_value_loss(value)
+        return value, slope
 
 
 def is_joined(config: ActorCriticConfig, spec: EnvSpec) -> bool:

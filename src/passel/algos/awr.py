@@ -12,10 +12,15 @@ from typing import Literal
 
 import numpy as np
 
-from passel.algos.actor_critic import PolicyAndCritic, PolicyConfig
+from passel.algos.actor_critic import LOSS_NAMES, PolicyAndCritic, PolicyConfig
 from passel.algos.base import Loss
 from passel.config import option
-from passel.maths.policy_gradient import normalised, policy_gradient_and_slope, value_loss_and_slope
+from passel.maths.policy_gradient import (
+    explained_variance,
+    normalised,
+    policy_gradient_and_slope,
+    value_loss_and_slope,
+)
 from passel.maths.regression import advantage_weights, lambda_returns
 from passel.types import Account, Floats, Recollection
 
@@ -47,13 +52,14 @@ class AWR(PolicyAndCritic):
     summary = "imitates what turned out well, out of all that was kept; discrete and continuous actions"
     Config = AWRConfig
     diet = "trajectories"
-    scalar_names = ("entropy", "value_loss", "policy_loss", "weight_mean", "clipped")
+    scalar_names = (*LOSS_NAMES, "weight_mean", "clip_fraction", "explained_variance")
 
     def recount(self, reward: Floats, discount: Floats, value: Floats, last_value: Floats, weight: Floats) -> Account:
         """What trajectories [T, N] are worth by the present critic: TD(lambda) returns, and how they surpass it."""
         after = np.concatenate([value[1:], last_value[None]])
         target = lambda_returns(reward, discount, after, self._config.td_lambda)
         advantage = target - value
+        self._told["explained_variance"] = explained_variance(value, target, weight)
         return Account(target, normalised(advantage, weight) if self._config.normalise else advantage)
 
     def loss(self, batch: Recollection, progress: float = 0.0) -> Loss:
@@ -63,7 +69,7 @@ class AWR(PolicyAndCritic):
 
     def _critic_slope(self, batch: Recollection, values: Floats) -> tuple[float, Floats]:
         value, slope = value_loss_and_slope(values, batch.target, np.ones_like(values))
-        self._told[1] = value
+        self._told["value_loss"] = value
         return value, slope
 
     def _policy_slope(self, batch: Recollection, logits: Floats) -> tuple[float, Floats]:
@@ -72,5 +78,5 @@ class AWR(PolicyAndCritic):
         weight = advantage_weights(batch.advantage, config.awr_beta, config.awr_weight_clip)
         said = policy_gradient_and_slope(logits, batch.action, weight, np.ones_like(weight), config.entropy, self._head)
         clipped = float((weight >= np.float32(config.awr_weight_clip) * (1 - 1e-6)).mean())
-        self._told = [said.entropy, self._told[1], said.value, float(weight.mean()), clipped]
+        self._note(said, weight_mean=float(weight.mean()), clip_fraction=clipped)
         return said.value, said.slope

@@ -7,11 +7,16 @@ from typing import Any, Literal, cast
 
 import numpy as np
 
-from passel.algos.actor_critic import ActorCritic, ActorCriticConfig
+from passel.algos.actor_critic import LOSS_NAMES, ActorCritic, ActorCriticConfig
 from passel.algos.base import Loss
 from passel.arena import Tensors
 from passel.config import option
-from passel.maths.policy_gradient import PolicyLoss, policy_gradient_and_slope, value_loss_and_slope
+from passel.maths.policy_gradient import (
+    PolicyLoss,
+    explained_variance,
+    policy_gradient_and_slope,
+    value_loss_and_slope,
+)
 from passel.maths.vtrace import vtrace
 from passel.types import Array, EnvSpec, Floats, Minibatch, Rollouts
 
@@ -43,11 +48,13 @@ class Impala(ActorCritic):
     Config = ImpalaConfig
     diet = "slots"
     apart = True
-    scalar_names = ("entropy", "value_mean", "rho", "kl")
+    scalar_names = (*LOSS_NAMES, "value_mean", "rho", "approx_kl", "explained_variance")
 
     def __init__(self, config: Any, spec: EnvSpec, tensors: Tensors) -> None:
         super().__init__(config, spec, tensors)
         self.acted_logp: Floats = np.zeros(0, np.float32)
+        #: Values, V-trace targets and weights of the last batch.
+        self._judged: tuple[Floats, Floats, Floats] | None = None
 
     def act(self, obs: Array, step: int, rng: np.random.Generator) -> Array:
         """Notes how likely the actions were: the learner asks again when it has changed."""
@@ -78,8 +85,11 @@ class Impala(ActorCritic):
             rows = Minibatch(batch.obs, action, advantage, target, batch.logp.ravel(), values, weight)
             lesson = self.lesson(logits, rows, progress)
             kl = float((weight * (np.expm1(moved) - moved)).sum() / max(weight.sum(), 1))
-            self._told = [lesson.entropy, float(values.mean()), float(said.rho.mean()), kl]
-            return (lesson.value, lesson.slope), value_loss_and_slope(values, target, weight)
+            self._note(lesson, value_mean=float(values.mean()), rho=float(said.rho.mean()), approx_kl=kl)
+            of_critic = value_loss_and_slope(values, target, weight)
+            self.note_value_loss(of_critic[0])
+            self._judged = values.copy(), target, weight
+            return (lesson.value, lesson.slope), of_critic
 
         return Loss(self._nets.losses_of_both(batch.obs, slopes))
 
@@ -87,6 +97,11 @@ class Impala(ActorCritic):
         return policy_gradient_and_slope(
             logits, batch.action, batch.advantage, batch.weight, self._config.entropy, self._head
         )
+
+    def scalars(self, step: int) -> list[float]:
+        if self._judged is not None:
+            self._told["explained_variance"] = explained_variance(*self._judged)
+        return super().scalars(step)
 
 
 def by_time(rollouts: Floats) -> Floats:

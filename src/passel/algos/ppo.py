@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from passel.algos.actor_critic import ActorCritic, ActorCriticConfig
+from passel.algos.actor_critic import LOSS_NAMES, ActorCritic, ActorCriticConfig
 from passel.config import option
 from passel.maths.policy_gradient import PolicyLoss, clipped_surrogate_and_slope, normalised
 from passel.maths.schedules import linear
@@ -44,7 +44,7 @@ class PPO(ActorCritic):
     name = "ppo"
     summary = "several clipped passes over each rollout; data-parallel under every scheme"
     Config = PPOConfig
-    scalar_names = ("entropy", "value_mean", "kl", "clipped")
+    scalar_names = (*LOSS_NAMES, "value_mean", "approx_kl", "clip_fraction")
 
     def lesson(self, logits: Floats, batch: Minibatch, progress: float) -> PolicyLoss:
         config = self._config
@@ -53,7 +53,7 @@ class PPO(ActorCritic):
         said = clipped_surrogate_and_slope(
             logits, batch.action, advantage, batch.logp, batch.weight, clip, config.entropy, self._head
         )
-        self._told = [said.entropy, float(batch.value.mean()), said.kl, said.clipped]
+        self._note(said, value_mean=float(batch.value.mean()), approx_kl=said.kl, clip_fraction=said.clipped)
         return said
 
     def enough(self, agreed: float) -> bool:

@@ -149,6 +149,7 @@ class RolloutExperience:
         self._minibatches, self._parts = minibatches, epochs * minibatches
         #: The part that was given out last, by its place in the epoch.
         self.given = 0
+        self._settled = False
 
     def push(self, obs: Array, actions: Array, step: Step, steps_so_far: int) -> int:
         """Keep what came out of one step. Returns how many real transitions there were."""
@@ -201,7 +202,18 @@ class RolloutExperience:
     def park(self) -> None:
         """Nothing to do: everything is in the arena."""
 
+    def judged(self) -> tuple[Floats, Floats, Floats] | None:
+        """Values, returns and weights of the rollout that is learnt from, or was last, [T, N]. None where there is
+        none, or where the next one is being written over it.
+        """
+        filled, given = self._counts
+        whole = filled == 0 or (filled == self._horizon and given > 0)
+        if not (self._settled and whole):
+            return None
+        return self._value, self._value + self._advantage, self._steps.weight
+
     def _settle(self) -> None:
+        self._settled = True
         steps = self._steps
         if self._judge.judges_by_acting:
             self._advantage[:] = self._judge.advantage(steps.reward, steps.discount, self._value, steps.last_obs)

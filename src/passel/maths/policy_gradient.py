@@ -6,9 +6,11 @@ ended: where it was truncated, the value of the true last observation is already
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from passel.maths.policies import Categorical, Head, log_softmax
 from passel.maths.shapes import Array, Floats, check_shapes, like_torch
@@ -16,6 +18,7 @@ from passel.maths.shapes import Array, Floats, check_shapes, like_torch
 __all__ = [
     "PolicyLoss",
     "clipped_surrogate_and_slope",
+    "explained_variance",
     "gae",
     "log_softmax",
     "normalised",
@@ -23,6 +26,9 @@ __all__ = [
     "shares",
     "value_loss_and_slope",
 ]
+
+#: A variance below this share of the mean square is what rounding makes of equal numbers.
+ROUNDING = 1e-12
 
 
 def gae(reward: Floats, discount: Floats, value: Floats, last_value: Floats, lam: float) -> Floats:
@@ -59,6 +65,8 @@ class PolicyLoss:
     value: float
     slope: Floats
     entropy: float
+    #: `value` without the entropy bonus.
+    policy: float
     kl: float = 0.0
     clipped: float = 0.0
 
@@ -80,7 +88,7 @@ def policy_gradient_and_slope(
     entropy = float((share * policy.entropy()).sum())
     slope = policy.slope(action, share * advantage, share * entropy_bonus)
     gained = float((share * advantage * policy.logp(action)).sum())
-    return PolicyLoss(-gained - entropy_bonus * entropy, slope, entropy)
+    return PolicyLoss(-gained - entropy_bonus * entropy, slope, entropy, -gained)
 
 
 @like_torch
@@ -110,10 +118,12 @@ def clipped_surrogate_and_slope(
     free = np.where(advantage >= 0, ratio <= 1 + clip, ratio >= 1 - clip)
     entropy = float((share * policy.entropy()).sum())
     slope = policy.slope(action, share * advantage * ratio * free, share * entropy_bonus)
+    lost = -(share * surrogate).sum()
     return PolicyLoss(
-        float(-(share * surrogate).sum() - entropy_bonus * entropy),
+        float(lost - entropy_bonus * entropy),
         slope,
         entropy,
+        float(lost),
         kl=float((share * (ratio - 1 - moved)).sum()),
         clipped=float((share * (np.abs(ratio - 1) > clip)).sum()),
     )
@@ -157,3 +167,24 @@ def normalised(advantage: Floats, weight: Floats, group: Array | None = None) ->
     deviation = np.sqrt((share * (advantage - mean) ** 2).sum())
     scaled: Floats = ((advantage - mean) / (deviation + 1e-8)).astype(np.float32)
     return scaled
+
+
+@like_torch
+def explained_variance(value: Floats, target: Floats, weight: Floats) -> float:
+    """How much of the variance of the returns the critic predicts, over the rows that count.
+
+        1 - Var_w[R - v] / Var_w[R]
+
+    1 is a perfect critic, 0 one that says the same of every state, and less than 0 a worse one; nan where the returns
+    do not vary. Shapes: all equal.
+    """
+    share = weight.astype(np.float64)
+    share /= max(share.sum(), np.finfo(np.float32).tiny)
+    wanted = target.astype(np.float64)
+
+    def variance(x: NDArray[np.float64]) -> float:
+        return float((share * (x - (share * x).sum()) ** 2).sum())
+
+    spread = variance(wanted)
+    varies = spread > ROUNDING * float((share * wanted**2).sum())
+    return 1 - variance(wanted - value) / spread if varies else math.nan

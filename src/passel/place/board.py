@@ -20,8 +20,10 @@ from passel.types import Bools, Episode
 EPISODES = 4096  # finished episodes that a worker may be ahead of whoever reads them
 
 COUNTERS = ("steps", "updates", "episodes", "loss", "staleness", "heartbeat")
-SCALARS = 8  # numbers of its own that an algorithm may show
+SCALARS = 32  # numbers of its own that a run may show
 COLUMNS = {name: column for column, name in enumerate((*COUNTERS, *STAGES))}
+#: Columns of `counters` that held those numbers in earlier versions: checkpoints have them, and nothing reads them.
+UNUSED = 8
 STEPS, UPDATES, FINISHED = (COLUMNS[name] for name in ("steps", "updates", "episodes"))
 
 
@@ -53,7 +55,8 @@ class Board:
             "asked": Spec((1,), torch.int64, keep=False),
             "rested": Spec((workers,), torch.int64, keep=False),
             "woken": Spec((workers,), torch.int64, keep=False),
-            "counters": Spec((workers, len(COLUMNS) + SCALARS), torch.float64),
+            "counters": Spec((workers, len(COLUMNS) + UNUSED), torch.float64),
+            "scalars": Spec((workers, SCALARS), torch.float64, keep=False),
             "episodes": Spec((workers, EPISODES, 2), torch.float64, keep=False),
         }
 
@@ -70,6 +73,7 @@ class Board:
         self.served = tensors["served"].numpy()
         self.waits = tensors["waits"].numpy()
         self.counters = tensors["counters"].numpy()
+        self.scalars = tensors["scalars"].numpy()
         self._episodes = tensors["episodes"].numpy()
         self._steps = cells(self.counters[:, STEPS])
         self.workers = len(self.states)
@@ -157,8 +161,8 @@ class Board:
         row = self.counters[rank]
         for name, value in {**numbers, **clock.seconds, "heartbeat": time.time()}.items():
             row[COLUMNS[name]] = value
-        row[len(COLUMNS) : len(COLUMNS) + len(scalars)] = scalars
+        self.scalars[rank, : len(scalars)] = scalars
 
     def scalar(self, number: int) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
         """The algorithm's number `number`, of every worker."""
-        return self.counters[:, len(COLUMNS) + number]
+        return self.scalars[:, number]

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, cast
 
 from passel.actor import Actor, Sink
+from passel.algos.actor_critic import ActorCritic
 from passel.envs.base import Envs
 from passel.learner import Draws, Learner
 from passel.place.cast import ACTOR, BOTH, DREAMER, LEARNER, PLAYER, WHOLE
@@ -30,7 +31,8 @@ def build_both(plan: Plan, shop: Shop) -> Role:
     if plan.split:
         lessons = cast(Lessons, experience)
         half = shop.links.halves[shop.rank]
-        partner = OtherHalf(shop.algo.flats[CRITIC], lessons, shop.own.below("half"), half)
+        note = cast(ActorCritic, shop.algo).note_value_loss
+        partner = OtherHalf(shop.algo.flats[CRITIC], lessons, shop.own.below("half"), half, note)
     learner = _learner(shop, _syncs(plan, shop), experience, partner)
     envs, actor = _actor(shop, experience)
     return Both(shop.orders, envs, actor, learner, experience)

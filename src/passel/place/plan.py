@@ -6,6 +6,7 @@ is sent to a worker when the worker is started.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -45,6 +46,8 @@ from passel.sync.base import Kit, Scheme, Server, Sync, SyncSettings
 from passel.sync.optimiser import OptimiserSettings
 from passel.types import EnvSpec, Ints, counted
 
+#: Numbers of every worker that learns.
+LEARNER_SCALARS = ("learning_rate", "grad_norm")
 #: Of an inline run: the worker whose turn is next, where the last step of a run cut a round short.
 NEXT_TURN = "board/next_turn"
 
@@ -114,7 +117,7 @@ class Plan:
     @property
     def scalar_names(self) -> tuple[str, ...]:
         """The numbers of its own that this run shows."""
-        return (*self.algorithm.scalar_names, *self.diet.scalar_names, "refused_gradients")
+        return (*self.algorithm.scalar_names, *LEARNER_SCALARS, *self.diet.scalar_names, "refused_gradients")
 
     def rows(self, rank: int) -> int:
         """How many environments worker `rank` steps at once."""
@@ -200,6 +203,7 @@ class Plan:
 
     def start(self, arena: Arena) -> None:
         """Make a new or a resumed arena ready for workers."""
+        arena["board/scalars"].fill_(math.nan)  # nobody has said anything yet
         for name, scheme in self.schemes.items():
             scheme.start(arena.below(f"sync/{name}"))
 

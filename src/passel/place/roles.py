@@ -6,6 +6,7 @@ decides how to pass the time. So whoever is told to rest or to stop hears it, wh
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 
@@ -53,6 +54,16 @@ class Role(ABC):
         """Gradients that were not finite, and were not applied."""
         return 0
 
+    @property
+    def learning_rate(self) -> float:
+        """Of the last update; nan where nothing is learnt."""
+        return math.nan
+
+    @property
+    def grad_norm(self) -> float:
+        """Of the last gradients of all networks together, before they were clipped; nan if there is none."""
+        return math.nan
+
     def scalars(self) -> list[float]:
         """What this role has to say of its experience."""
         return []
@@ -77,6 +88,14 @@ class Taught(Role):
     @property
     def refused(self) -> int:
         return self.learner.refused
+
+    @property
+    def learning_rate(self) -> float:
+        return self.learner.lr
+
+    @property
+    def grad_norm(self) -> float:
+        return self.learner.grad_norm
 
 
 class Both(Taught):

@@ -6,7 +6,9 @@ worker keeps a copy of the critic to judge with, which it takes over when its ot
 
 from __future__ import annotations
 
+import math
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -56,6 +58,7 @@ def half_specs(size: int) -> dict[str, Spec]:
         "part": Spec((1,), torch.int64, keep=False),
         "lr": Spec((1,), torch.float64, keep=False),
         "refused": Spec((1,), torch.int64, keep=False),
+        "told": Spec((2,), torch.float64, keep=False),
     }
 
 
@@ -69,6 +72,9 @@ class CriticHalf(Server):
         self._critic, self._sync, self._lessons, self._links = critic, sync, lessons, links
         self._values, self._part, self._lr = tensors["values"], tensors["part"].numpy(), tensors["lr"].numpy()
         self._refused = tensors["refused"].numpy()
+        #: The last loss, and the squared norm of the last gradient.
+        self._told = tensors["told"].numpy()
+        self._told[:] = math.nan
         self._values.copy_(sync.flat.values)
 
     def serve(self, timeout: float) -> None:
@@ -81,7 +87,7 @@ class CriticHalf(Server):
         batch = self._lessons.rows(int(self._part[0]))
         self._sync.lr = float(self._lr[0])
         try:
-            self._sync.push(self._critic.value_loss(batch))
+            self._told[0] = self._sync.push(self._critic.value_loss(batch))
         except NonFiniteError as error:
             raise DivergedError(explain(error, [self._sync.flat.module], batch, self._lessons)) from error
 
@@ -92,17 +98,24 @@ class CriticHalf(Server):
         except NonFiniteError as error:
             raise DivergedError(explain(error, [self._sync.flat.module])) from error
         self._refused[0] = self._sync.costs.refused
+        self._told[1] = self._sync.grad_square
         self._values.copy_(self._sync.flat.values)
 
 
 class OtherHalf:
-    """The worker's side: asks for a lesson when it begins its own, and waits for it before it acts again."""
+    """The worker's side: asks for a lesson when it begins its own, and waits for it before it acts again. `note` is
+    told the loss of each.
+    """
 
-    def __init__(self, flat: Flat, lessons: Lessons, tensors: Tensors, links: HalfLinks) -> None:
+    def __init__(
+        self, flat: Flat, lessons: Lessons, tensors: Tensors, links: HalfLinks, note: Callable[[float], None]
+    ) -> None:
         self.costs = Costs()
+        self.grad_square = math.nan
         self._flat, self._lessons, self._links = flat, lessons, links
         self._values, self._part, self._lr = tensors["values"], tensors["part"].numpy(), tensors["lr"].numpy()
         self._refused = tensors["refused"].numpy()
+        self._told, self._note = tensors["told"].numpy(), note
         self._asked = False
 
     def ask(self, lr: float) -> None:
@@ -123,5 +136,7 @@ class OtherHalf:
         waited = time.perf_counter()
         self._flat.values.copy_(self._values)
         self.costs.refused = int(self._refused[0])
+        loss, self.grad_square = self._told.tolist()
+        self._note(loss)
         self.costs.wait += waited - start
         self.costs.copy += time.perf_counter() - waited

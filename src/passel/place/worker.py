@@ -39,8 +39,8 @@ class Worker:
     ) -> None:
         self.rank, self.board, self.role = orders.rank, orders.board, role
         self._orders, self._algo, self._clock, self._streams = orders, algo, clock, streams
-        #: How many numbers of its own a run shows: the algorithm's, the experience's, which not every role knows, and
-        #: how many gradients were refused, which is shown where there are any.
+        #: How many numbers of its own a run shows: the algorithm's, the learner's, the experience's, which not every
+        #: role knows, and how many gradients were refused, which is shown where there are any.
         self._scalars = scalars
         self._published = 0.0
         self._waiting_since: float | None = None
@@ -101,7 +101,8 @@ class Worker:
 
     def publish(self, state: State) -> None:
         self._published = time.perf_counter()
-        said = [*self._algo.scalars(self.board.steps), *self.role.scalars()]
+        learnt = self.role.learning_rate, self.role.grad_norm
+        said = [*self._algo.scalars(self.board.steps), *learnt, *self.role.scalars()]
         self.board.publish(
             self.rank,
             self._clock,

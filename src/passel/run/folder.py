@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Self
 
 import tomli_w
+from numpy.typing import NDArray
 
 from passel.reading import (
     CONFIG_LIMIT,
@@ -26,6 +27,7 @@ from passel.reading import (
     read_regular,
 )
 from passel.run import checkpoint
+from passel.run.episodes import EpisodeFile
 from passel.run.files import ASIDE, json_text, plain, refuse_links, replace_file, sweep
 from passel.run.lines import JsonLines
 from passel.run.lock import NAME as LOCK
@@ -34,11 +36,11 @@ from passel.run.summary import Summary
 from passel.types import PasselError, Report, printable
 
 CONFIG, CARD, METRICS, EVENTS, SUMMARY = "config.toml", "card.json", "metrics.jsonl", "events.jsonl", "summary.json"
-LEVELS, SIGNATURE = "levels.json", "signature"
+LEVELS, SIGNATURE, EPISODES = "levels.json", "signature", "episodes.csv"
 
 _NEEDED = (CONFIG, CARD)
 _SIGNS_OF_A_RUN = (CONFIG, METRICS, EVENTS, SUMMARY, checkpoint.FOLDER, checkpoint.BEST)
-_FILES = (CONFIG, CARD, METRICS, EVENTS, SUMMARY, LEVELS, SIGNATURE)
+_FILES = (CONFIG, CARD, METRICS, EVENTS, EPISODES, SUMMARY, LEVELS, SIGNATURE)
 
 
 class RunFolder:
@@ -59,6 +61,7 @@ class RunFolder:
         self._lock = lock
         self._metrics = JsonLines(path / METRICS)
         self._events = JsonLines(path / EVENTS)
+        self._episodes = EpisodeFile(path / EPISODES)
         #: What `close` removes while the run is provisional, in the order in which it was made.
         self._made = ExitStack()
         self._provisional = False
@@ -113,6 +116,7 @@ class RunFolder:
             sweep(path, _FILES)
             run._metrics.repair()
             run._events.repair()
+            run._episodes.repair()
         except BaseException:
             run.close()
             raise
@@ -147,6 +151,12 @@ class RunFolder:
         time = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
         self._events.append({"time": time, "kind": kind, **fields})
 
+    def add_episodes(self, rows: bytes) -> None:
+        """Add rows to episodes.csv, as `passel.run.episodes.csv_rows` makes them."""
+        self._check_may_write()
+        self.note(EPISODES)
+        self._episodes.append(rows)
+
     def write_summary(self, obj: Mapping[str, Any] | Summary) -> None:
         """Write summary.json, or replace it whole."""
         self._check_may_write()
@@ -174,6 +184,11 @@ class RunFolder:
             lambda row: _at_most(row.get("steps", 0), after_step) and _at_most(row.get("seconds", 0), after_seconds)
         )
 
+    def truncate_episodes(self, after_step: int) -> None:
+        """Drop the episodes later than a checkpoint: the resumed run will play them again."""
+        self._check_may_write()
+        self._episodes.truncate(after_step)
+
     def read_config(self) -> dict[str, Any]:
         content = _parsed(self.path / CONFIG, partial(read_config))
         missing = [name for name in ("env", "algo") if name not in content]
@@ -195,10 +210,15 @@ class RunFolder:
     def read_events(self) -> list[dict[str, Any]]:
         return self._events.read()
 
+    def read_episodes(self) -> NDArray[Any]:
+        """episodes.csv as a structured array: `step`, `second`, `worker`, `return` and `length` of every episode."""
+        return self._episodes.read()
+
     def close(self) -> None:
         """Let go of the files and the lock; may be called twice. A run that is still provisional is removed."""
         self._metrics.close()
         self._events.close()
+        self._episodes.close()
         if self._lock is not None:
             lock, self._lock = self._lock, None
             if self._provisional:

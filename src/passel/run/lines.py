@@ -1,4 +1,4 @@
-"""A file of JSON lines that is appended to for days and survives being cut off in the middle of one."""
+"""Files of lines that are appended to for days and survive being cut off in the middle of one."""
 
 from __future__ import annotations
 
@@ -14,29 +14,41 @@ from passel.types import PasselError, printable
 Row = dict[str, Any]
 
 
-class JsonLines:
-    """One object a line. A line is there once its newline is: what follows the last newline was cut off."""
+class Lines:
+    """A line is there once its newline is: what follows the last newline was cut off."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self._fd: int | None = None
 
-    def append(self, row: Mapping[str, Any]) -> None:
-        """Add one line by one write, so that a reader beside us never sees half of it."""
+    def _append(self, lines: bytes, header: bytes = b"") -> None:
+        """Add whole lines by one write, so that a reader beside us never sees half of one. A new file begins with
+        `header`.
+        """
         try:
-            self._append(f"{json_text(row)}\n".encode())
+            if self._fd is None:
+                self._fd = open_regular(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+            size = os.fstat(self._fd).st_size
+            try:
+                write_all(self._fd, lines if size else header + lines)
+            except BaseException:
+                os.ftruncate(self._fd, size)
+                raise
         except OSError as error:
             raise PasselError(f"{self.path} cannot be written ({error.strerror}). Mend that and resume.") from error
 
-    def _append(self, line: bytes) -> None:
-        if self._fd is None:
-            self._fd = open_regular(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-        size = os.fstat(self._fd).st_size
-        try:
-            write_all(self._fd, line)
-        except BaseException:
-            os.ftruncate(self._fd, size)
-            raise
+    def close(self) -> None:
+        if self._fd is not None:
+            os.close(self._fd)
+            self._fd = None
+
+
+class JsonLines(Lines):
+    """One object a line."""
+
+    def append(self, row: Mapping[str, Any]) -> None:
+        """Add one line."""
+        self._append(f"{json_text(row)}\n".encode())
 
     def read(self) -> list[Row]:
         """All whole lines; a torn last one is passed over, a bad one before it is an error."""
@@ -56,11 +68,6 @@ class JsonLines:
         whole = sum(len(line) + 1 for _, line in self.rows())
         if os.path.lexists(self.path) and whole != self.path.lstat().st_size:
             self.keep(lambda row: True)
-
-    def close(self) -> None:
-        if self._fd is not None:
-            os.close(self._fd)
-            self._fd = None
 
     def rows(self) -> Iterator[tuple[Row, bytes]]:
         """Every whole line as an object and as bytes, one at a time: a file may be much larger than what is kept of it.

@@ -114,6 +114,8 @@ class Sync(ABC):
         self.local_lr = 0.0
         #: Gradients refused since the last one that was not.
         self._refused_in_a_row = 0
+        #: The squared norm of the last gradient that was applied or sent, before it was clipped.
+        self.grad_square = math.nan
 
     @property
     def agreed(self) -> float:
@@ -150,6 +152,7 @@ class Sync(ABC):
                 return False
             square = float(grads.double().square().sum())  # only the squares overflow
         self._refused_in_a_row = 0
+        self.grad_square = square
         limit = self.settings.max_grad_norm
         if limit is not None:
             norm = math.sqrt(square)

@@ -34,6 +34,8 @@ STAGE_STYLES = {
 }
 PHASE_STYLES = {"warm-up": "yellow", "train": "green", "evaluate": "cyan", "checkpoint": "bright_blue"}
 STATE_STYLES = {"running": "green", "dead": "bold red", "failed": "bold red", "restarting": "yellow"}
+#: Numbers that say nothing that another does not: entropy_loss is the negative of entropy.
+NOT_SHOWN = ("entropy_loss",)
 #: Facts that explain themselves, shown without their name.
 BARE_FACTS = ("env", "algo", "sync", "place", "exactness")
 
@@ -82,7 +84,8 @@ def draw(page: Page, report: Report, returns: Returns) -> Text:
     """The whole live area; no line is wider than the page, and there are not more of them than it is high."""
     lines = [_header(page, report), _progress(page.width, report), _return(page.width, report, returns)]
     lines += _grid(_speeds(report), page.width)
-    lines += _grid({name: format_number(value) for name, value in report.scalars.items()}, page.width)
+    shown = {name: format_number(value) for name, value in report.scalars.items() if name not in NOT_SHOWN}
+    lines += _grid(shown, page.width)
     lines.append(Text())
     lines += _workers(page, report, room=page.height - len(lines) - 2)
     return Text("\n", no_wrap=True, overflow="crop").join(lines[: max(page.height - 1, 1)])
@@ -176,6 +179,8 @@ def _speeds(report: Report) -> dict[str, str]:
         numbers["frames"] = format_count(report.frames)
     if report.eval_mean is not None and report.eval_steps is not None:
         numbers["eval"] = f"{format_number(report.eval_mean)} at {format_count(report.eval_steps)}"
+    if report.length_mean_100 is not None:
+        numbers["length"] = format_number(report.length_mean_100)
     numbers["stale"] = f"{_versions(report.staleness)} versions"
     return numbers
 

@@ -1,4 +1,6 @@
-"""The run in TensorBoard: its numbers against steps, and the network's graph.
+"""The run in TensorBoard: its numbers against steps, its settings as hyperparameters, and the network's graph.
+
+Numbers that Stable-Baselines3 logs too have its names, so that the curves of both can be laid over each other.
 
 TensorBoard takes a third of a second to import, so it is imported with the first report, when the workers already work.
 A report becomes one event with all its scalars, which costs a fifth of what one event a scalar does; a thread of the
@@ -12,7 +14,7 @@ import importlib
 import io
 import threading
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,20 +23,38 @@ from torch import Tensor, nn
 
 from passel.types import PasselError, Report
 
+#: What the table of hyperparameters shows of each run: the last value of each.
+RESULTS = ("rollout/ep_rew_mean", "rollout/ep_len_mean", "eval/mean_reward", "time/fps", "time/time_elapsed")
+
 
 class TensorBoardLog:
-    """Writes reports into the folder `path`; nothing is created before there is something to write."""
+    """Writes reports into the folder `path`, and the settings `hparams` above them; nothing is created before there is
+    something to write.
+    """
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
+    def __init__(self, path: Path, hparams: Mapping[str, Any] | None = None) -> None:
+        self._path, self._hparams = path, hparams
         self._writer: Any = None
         self._summary: Any = None
 
     def report(self, report: Report) -> None:
         """All numbers of the report, at the step at which they were true."""
+        self._write(scalars_of(report), report.steps)
+
+    def evaluation(self, steps: int, mean_reward: float, mean_ep_length: float) -> None:
+        """The result of an evaluation of the policy after `steps` steps."""
+        self._write({"eval/mean_reward": mean_reward, "eval/mean_ep_length": mean_ep_length}, steps)
+
+    def end_session(self) -> None:
+        """The run has ended: the table of hyperparameters says so."""
+        if self._hparams is not None:
+            writer, (_, _, ended) = self._open(), _hparams(self._hparams)
+            writer.file_writer.add_summary(ended)
+
+    def _write(self, numbers: Mapping[str, float], steps: int) -> None:
         writer = self._open()
-        values = [self._summary.Value(tag=tag, simple_value=value) for tag, value in scalars_of(report).items()]
-        writer.file_writer.add_summary(self._summary(value=values), report.steps)
+        values = [self._summary.Value(tag=tag, simple_value=value) for tag, value in numbers.items()]
+        writer.file_writer.add_summary(self._summary(value=values), steps)
 
     def graph(self, module: nn.Module, example_input: Tensor) -> bool:
         """The network's graph, drawn from one forward pass; False if PyTorch cannot trace this module.
@@ -65,6 +85,9 @@ class TensorBoardLog:
             if not isinstance(threading.excepthook, _ExceptWriters):
                 threading.excepthook = _ExceptWriters(threading.excepthook)
             self._writer = module.SummaryWriter(str(self._path), max_queue=1000, flush_secs=10)
+            if self._hparams is not None:
+                for part in _hparams(self._hparams)[:2]:  # which there are, and what this run has
+                    self._writer.file_writer.add_summary(part)
         return self._writer
 
 
@@ -82,24 +105,37 @@ class _ExceptWriters:
             self._usual(args)
 
 
+def _hparams(settings: Mapping[str, Any]) -> Any:
+    """The three summaries of the plugin for hyperparameters: of the experiment, of the start and of the end of a run.
+
+    `SummaryWriter.add_hparams` would write them into a run of their own, in which there are no curves.
+    """
+    summary: Any = importlib.import_module("torch.utils.tensorboard.summary")
+    numbers = {name: float(value) for name, value in settings.items() if type(value) in (int, float)}
+    kept = {name: numbers.get(name, str(value)) for name, value in settings.items()}
+    return summary.hparams(kept, dict.fromkeys(RESULTS, 0.0))
+
+
 def scalars_of(report: Report) -> dict[str, float]:
     """The report as flat names and numbers."""
     flat = {
-        "speed/steps_per_second": report.steps_per_second,
-        "speed/updates_per_second": report.updates_per_second,
+        "time/fps": report.steps_per_second,
+        "time/time_elapsed": report.seconds,
+        "train/n_updates": float(report.updates),
         "run/episodes": float(report.episodes),
-        "run/updates": float(report.updates),
-        "run/seconds": report.seconds,
+        "run/updates_per_second": report.updates_per_second,
         "run/staleness": report.staleness,
     }
-    if report.return_mean_100 is not None:
-        flat["run/return_mean_100"] = report.return_mean_100
-    if report.human_normalised is not None:
-        flat["run/human_normalised"] = report.human_normalised
-    if report.frames != report.steps:
-        flat["run/frames"] = float(report.frames)
+    known = {
+        "rollout/ep_rew_mean": report.return_mean_100,
+        "rollout/ep_len_mean": report.length_mean_100,
+        "rollout/exploration_rate": report.scalars.get("epsilon"),
+        "run/human_normalised": report.human_normalised,
+        "run/frames": None if report.frames == report.steps else float(report.frames),
+    }
+    flat |= {name: value for name, value in known.items() if value is not None}
+    flat |= {f"train/{name}": value for name, value in report.scalars.items()}
     flat |= {f"shares/{stage}": share for stage, share in report.shares.items()}
-    flat |= {f"scalars/{name}": value for name, value in report.scalars.items()}
     flat |= {f"workers/{row.name}/steps_per_second": row.steps_per_second for row in report.workers}
     return flat
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, cast
 
 import numpy as np
@@ -10,11 +11,27 @@ from passel.algos.base import Algorithm
 from passel.arena import Arena, Spec, Tensors, prefixed
 from passel.data.experience import Experience
 from passel.data.rollout import Judge, RolloutExperience, RolloutShape
+from passel.maths.policy_gradient import explained_variance
 from passel.place.diets.base import Diet
+
+
+class ExplainedRollouts(RolloutExperience):
+    """Rollouts that know how well the critic predicts their returns. Runs in: each worker."""
+
+    _explained = math.nan
+
+    def scalars(self) -> list[float]:
+        """Of the rollout that was judged last, when somebody asks: updates cost nothing more."""
+        judged = self.judged()
+        if judged is not None:
+            self._explained = explained_variance(*judged)
+        return [self._explained]
 
 
 class RolloutDiet(Diet):
     """A rollout for each worker."""
+
+    scalar_names = ("explained_variance",)
 
     def own_specs(self, rank: int) -> dict[str, Spec]:
         shape = RolloutShape.of(self.plan.spec, self.numbers.horizon, self.plan.rows(rank))
@@ -23,7 +40,7 @@ class RolloutDiet(Diet):
     def serve(
         self, arena: Arena, own: Tensors, rank: int, algo: Algorithm, rng: np.random.Generator, lock: Any
     ) -> Experience:
-        return RolloutExperience(
+        return ExplainedRollouts(
             own.below("rollout"),
             cast(Judge, algo),
             rng,

@@ -34,8 +34,9 @@ class Examiner:
         self.failures = 0
 
     def policy(self) -> Policy:
-        vectors = {name: self._arena[f"sync/{name}/vector"] for name in self._plan.schemes}
-        return Policy(self._plan.algorithm, self._plan.numbers, self._plan.spec, vectors)
+        plan = self._plan
+        vectors = {name: self._arena[f"sync/{name}/vector"] for name in plan.schemes}
+        return Policy(plan.algorithm, plan.numbers, plan.spec, vectors, plan.scaling(self._arena))
 
     def evaluate(self, steps: int) -> EvalResult | None:
         """Fresh episodes, of every level that is trained on equally many; None if it was stopped or failed."""

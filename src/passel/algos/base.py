@@ -60,6 +60,8 @@ class Algorithm(ABC):
     apart: ClassVar[bool] = False
     #: Whether one worker acts, and the others learn a model of the environment and dream in it.
     dreams: ClassVar[bool] = False
+    #: Whether --normalize auto may normalize what it learns from.
+    normalizes: ClassVar[bool] = False
     #: How many may learn; None: any number.
     most_learners: ClassVar[int | None] = None
     scalar_names: ClassVar[tuple[str, ...]]

@@ -44,6 +44,7 @@ class PPO(ActorCritic):
     name = "ppo"
     summary = "several clipped passes over each rollout; data-parallel under every scheme"
     Config = PPOConfig
+    normalizes = True
     scalar_names = ("entropy", "value_mean", "kl", "clipped")
 
     def lesson(self, logits: Floats, batch: Minibatch, progress: float) -> PolicyLoss:

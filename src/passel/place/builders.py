@@ -123,7 +123,7 @@ def _actor(shop: Shop, sink: Sink) -> tuple[Envs, Actor]:
     def report(episodes: list[Episode]) -> None:
         board.finished(rank, episodes)
 
-    return envs, Actor(envs, obs, shop.algo, sink, shop.acting.rng, shop.clock, report)
+    return envs, Actor(envs, obs, shop.algo, sink, shop.acting.rng, shop.clock, report, shop.normalizer)
 
 
 #: Who builds which role.

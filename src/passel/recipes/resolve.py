@@ -20,6 +20,7 @@ from passel.place.budget import usable_cores
 from passel.place.cast import cast
 from passel.place.env_args import plays_atari
 from passel.place.exactness import choose_exact
+from passel.place.normalization import AUTO
 from passel.place.refusals import check, check_models, topology_of
 from passel.recipes.named import Recipe, recipe
 from passel.recipes.presets import DEFAULT_STEPS, preset
@@ -56,6 +57,7 @@ def resolve_config(*layers: Mapping[str, Any]) -> tuple[RunConfig, Any]:
         workers=config.workers or _default_workers(config),
         steps=config.steps or DEFAULT_STEPS,
         until_solved=_until_solved(said, config),
+        normalize=_normalize(config),
     )
     check(config)
     _refuse_without_effect(said, config, numbers)
@@ -63,6 +65,17 @@ def resolve_config(*layers: Mapping[str, Any]) -> tuple[RunConfig, Any]:
         _refuse_rules_of_atari(said, config)
     _check_ranges(config, numbers)
     return config, numbers
+
+
+def resolve_saved(content: Mapping[str, Any], *layers: Mapping[str, Any]) -> tuple[RunConfig, Any]:
+    """The same of a run's own config.toml. A setting that an earlier version did not know is off there."""
+    return resolve_config({"normalize": NONE}, content, *layers)
+
+
+def _normalize(config: RunConfig) -> Any:
+    """`auto` is for the environment to decide, where the algorithm leaves it a choice."""
+    decided = config.normalize == AUTO and not ALGORITHMS[config.algo].normalizes
+    return NONE if decided else config.normalize
 
 
 def _until_solved(said: Mapping[str, Any], config: RunConfig) -> bool:

@@ -257,6 +257,24 @@ class TestAllActors:
             sys.setswitchinterval(before)
         assert writer.number(0) > 10
 
+    def test_a_copy_that_was_overwritten_meanwhile_is_made_again(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Between the look at the number and the copy, the writer publishes two more and has begun a third."""
+        arena = fresh()
+        statistics, moments = Statistics(arena.below(PREFIX)), arena["normalizer/moments"]
+        statistics.publish(0, Moments(1.0, np.ones(D + 1), np.ones(D + 1)))
+        calls: list[int] = []
+
+        def meanwhile() -> None:
+            calls.append(1)
+            if len(calls) == 1:
+                for number in (2.0, 3.0):
+                    statistics.publish(0, Moments(number, np.full(D + 1, number), np.full(D + 1, number)))
+                moments[0, 4 % 3, 0] = 4.0  # in the place of snapshot 1, and its mean is still to come
+
+        monkeypatch.setattr(normalizers, "fence", meanwhile)
+        found = statistics.of(0)
+        assert (found.count, found.mean.tolist(), found.m2.tolist()) == (3.0, [3.0] * (D + 1), [3.0] * (D + 1))
+
     def test_a_fence_stands_between_the_data_and_its_number(self, monkeypatch: pytest.MonkeyPatch) -> None:
         arena, seen = fresh(), []
         statistics = Statistics(arena.below(PREFIX))

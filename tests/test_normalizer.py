@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import shutil
 import sys
 import threading
@@ -19,14 +18,15 @@ from gymnasium.spaces import Box, Discrete
 import passel
 from harness import newest
 from passel import normalizer as normalizers
-from passel.algos import ALGORITHMS
+from passel.algos.dqn import DQN
 from passel.algos.ppo import PPO
 from passel.api import make_plan
 from passel.arena import Arena, prefixed
-from passel.maths.moments import Moments, moments_of
+from passel.maths.moments import Moments
 from passel.normalizer import CLIP, PREFIX, Normalized, Normalizer, Scaling, Statistics
-from passel.place.board import Board, Command
-from passel.place.inline import Inline, InlineKit
+from passel.place.board import Board
+from passel.place.inline import InlineKit
+from passel.place.normalization import WINDOW
 from passel.place.plan import Plan
 from passel.recipes.resolve import resolve_config
 from passel.run import checkpoint
@@ -109,7 +109,7 @@ class TestOneActor:
                 raw = world.look()
                 acted_on = normalizer.observe(raw)
                 step = world.step()
-                found = normalizer.step(step)
+                _, found = normalizer.step(step)
                 oracle.see(raw, step)
                 if not rollout:
                     np.testing.assert_array_equal(acted_on, np.clip(raw, -CLIP, CLIP))
@@ -134,7 +134,7 @@ class TestOneActor:
             normalizer.observe(world.look())
             step = world.step()
             before = {name: np.array(array) for name, array in vars(step).items()}
-            found = normalizer.step(step)
+            _, found = normalizer.step(step)
             assert found.discount is step.discount
             assert found.truncated is step.truncated
             assert found.real is step.real
@@ -150,7 +150,7 @@ class TestOneActor:
             for _ in range(3 * T):
                 obs = normalizer.observe(world.look())
                 step = world.step()
-                seen[choice] = (obs, normalizer.step(step), step)
+                seen[choice] = (obs, normalizer.step(step)[1], step)
         obs, rewards, both = (seen[choice] for choice in ("obs", "reward", "obs,reward"))
         np.testing.assert_array_equal(obs[0], both[0])
         np.testing.assert_array_equal(obs[1].next_obs, both[1].next_obs)
@@ -165,7 +165,7 @@ class TestOneActor:
             normalizer, found = over(arena), []
             for _ in range(steps):
                 obs = normalizer.observe(world.look())
-                step = normalizer.step(world.step())
+                _, step = normalizer.step(world.step())
                 found += [obs.tobytes(), step.next_obs.tobytes(), step.reward.tobytes()]
             return found
 
@@ -198,7 +198,7 @@ class TestOneActor:
             shown = normalizer.observe(obs)
             step = Step(obs, obs, np.full(N, largest), np.ones(N, np.float32), np.zeros(N, bool), np.ones(N, bool))
             assert np.isfinite(shown).all()
-            assert np.isfinite(normalizer.step(step).reward).all()
+            assert np.isfinite(normalizer.step(step)[1].reward).all()
         assert np.isfinite(arena["normalizer/moments"].numpy()).all()
 
 
@@ -296,7 +296,7 @@ def watched(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> tuple[Arena, dict[in
         freeze(self)
         frozen.setdefault(self._actor, []).append(self._frozen.copy())
 
-    def seeing(self: Normalizer, step: Step) -> Step:
+    def seeing(self: Normalizer, step: Step) -> Any:
         seen.setdefault(self._actor, []).append((self._raw, step))
         return step_of(self, step)
 
@@ -328,7 +328,7 @@ class TestInARun:
                 np.testing.assert_allclose(first[0, :4], rows.mean(axis=0), rtol=1e-9)
                 np.testing.assert_allclose(first[1, :4], np.sqrt(rows.var(axis=0) + 1e-8), rtol=1e-9)
 
-    @pytest.mark.parametrize("algo", ["ppo", "a3c", "impala"])
+    @pytest.mark.parametrize("algo", ["ppo", "a3c", "impala", "dqn"])
     @pytest.mark.parametrize("sync", SCHEMES)
     def test_under_every_scheme_there_is_one_statistic(
         self, sync: str, algo: str, monkeypatch: pytest.MonkeyPatch
@@ -338,11 +338,13 @@ class TestInARun:
         team: dict[str, Any] = {"workers": 1 if sync == "solo" else 2}
         if algo == "impala":
             team = {"workers": 3 if sync == "solo" else 4, "learners": 1 if sync == "solo" else 2}
-        plan = small_plan(**{**CARTPOLE, "algo": algo}, sync=sync, **team, horizon=8, envs=2, steps=300)
+        every = WINDOW if algo == "dqn" else 8
+        shape = {} if algo == "dqn" else {"horizon": 8}
+        plan = small_plan(**{**CARTPOLE, "algo": algo}, sync=sync, **team, **shape, envs=2, steps=300)
         arena, frozen, seen = watched(plan, monkeypatch)
         assert Board(arena.below("board")).column("updates").sum() > 5
         merged = Statistics(arena.below(PREFIX)).merged()
-        whole = {actor: steps[: len(steps) // 8 * 8] for actor, steps in seen.items()}
+        whole = {actor: steps[: len(steps) // every * every] for actor, steps in seen.items()}
         rows = joined(whole, 10_000)
         assert merged.count == len(rows)
         np.testing.assert_allclose(merged.mean[:4], rows.mean(axis=0, dtype=np.float64), rtol=1e-9)
@@ -350,7 +352,7 @@ class TestInARun:
         assert scaling is not None
         np.testing.assert_array_equal(scaling.mean, merged.mean[:4])
         for actor, steps in seen.items():
-            assert len(frozen[actor]) == -(-len(steps) // 8), "once a rollout"
+            assert len(frozen[actor]) == -(-len(steps) // every), "once a rollout"
 
     @pytest.mark.parametrize("shared", ["no", "yes"])
     def test_the_ratio_is_1_in_the_first_epoch_and_the_rollout_holds_what_was_acted_on(
@@ -377,6 +379,26 @@ class TestInARun:
         assert filled == int(arena["worker/0/normalizer/filled"]) > 0
         np.testing.assert_array_equal(kept[:filled], np.stack(acted[-filled:]))
         assert np.abs(kept[:filled]).max() > 1, "they are normalized: a position of the cart is not so large"
+
+    def test_a_replay_memory_holds_what_is_true_and_batches_are_normalized(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Single steps of CartPole pay 1; what acts and what learns sees the same scale."""
+        settings = {**CARTPOLE, "algo": "dqn", "sync": "solo", "workers": 1, "steps": 300, "n_step": 1}
+        plan = small_plan(**settings)
+        batches: list[Any] = []
+        loss = DQN.loss
+        monkeypatch.setattr(DQN, "loss", lambda self, batch, progress=0.0: batches.append(batch) or loss(self, batch))
+        arena, frozen, seen = watched(plan, monkeypatch)
+        true = {obs.tobytes() for obs_of, _ in seen[0] for obs in obs_of}
+        kept = arena["memory/0/obs"].numpy().reshape(-1, 4)[: len(true)]
+        assert {obs.tobytes() for obs in kept if obs.any()} <= true
+        assert len(batches) > 10
+        used = frozen[0][-1]
+        back = batches[-1].obs * used[1, :4] + used[0, :4]
+        near = [np.abs(kept - obs).max(axis=1).min() for obs in back]
+        assert max(near) < 1e-5
+        np.testing.assert_allclose(batches[-1].reward, 1 / used[1, 4], rtol=1e-6)
 
     def test_in_processes_as_inline(self, tmp_path: Path) -> None:
         settings = settings_for(**CARTPOLE, sync="hogwild", workers=2, horizon=8, envs=2, place="processes")
@@ -590,9 +612,9 @@ class TestWhatIsNormalized:
             chosen(env, algo="ppo", normalize="obs", **settings)
 
     @pytest.mark.parametrize("choice", ["obs", "reward", "obs,reward"])
-    @pytest.mark.parametrize("algo", [name for name, found in ALGORITHMS.items() if found.diet not in ("rollout", "slots")])
+    @pytest.mark.parametrize("algo", ["apex", "awr", "dyna"])
     def test_what_an_algorithm_cannot_have(self, algo: str, choice: str) -> None:
-        with pytest.raises(PasselError, match=rf"--normalize {choice} normalizes rollouts .* and {algo} learns from a"):
+        with pytest.raises(PasselError, match=rf"--normalize {choice} is for rollouts .*, and {algo} has neither\. Use one of"):
             resolve_config({"algo": algo, "env": "CartPole-v1", "normalize": choice})
 
     def test_a_choice_that_is_none_is_named(self) -> None:

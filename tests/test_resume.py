@@ -50,6 +50,7 @@ CASES: dict[str, dict[str, Any]] = {
     "hogwild": {"sync": "hogwild"},
     "server": {"sync": "server", "shards": 2},
     "allreduce": {"sync": "allreduce"},
+    "hogwild-normalized": {"sync": "hogwild", "n_step": 3, "normalize": "obs,reward"},
     "solo-every-switch": {
         "sync": "solo",
         "workers": 1,

@@ -49,8 +49,8 @@ class Actor:
         self._clock.mark("act")
         step = self._envs.step(actions)
         self._clock.mark("env")
-        learnt_from = step if normalizer is None else normalizer.step(step)
-        real = self._sink.push(obs, actions, learnt_from, steps_so_far)
+        kept, outcome = (obs, step) if normalizer is None else normalizer.step(step)
+        real = self._sink.push(kept, actions, outcome, steps_so_far)
         self._obs = step.obs
         if step.episodes:
             self._report(step.episodes)

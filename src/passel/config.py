@@ -60,7 +60,7 @@ class RunConfig:
     normalize: Literal["auto", "none", "obs", "reward", "obs,reward"] = option(
         "auto",
         "Normalize observations by a running mean and standard deviation, and divide rewards by the running standard "
-        "deviation of the discounted return, with one statistic for all workers (ppo, a3c, impala). auto: both for ppo, "
+        "deviation of the discounted return, with one statistic for all workers (ppo, a3c, impala, dqn). auto: both for ppo, "
         "where observations are vectors of floats without finite bounds. Advantages are --normalise.",
     )
     seed: int = option(1, "Seed of all random streams.")

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 import numpy as np
 import torch
 from torch import Tensor
 
 from passel.arena import Spec, cells, fence
 from passel.maths.moments import Doubles, Moments, merge_moments, update_moments
-from passel.types import Array, EnvSpec, Floats, Step
+from passel.types import Array, Batch, EnvSpec, Floats, Step
 
 #: Normalized numbers are clipped to [-CLIP, CLIP].
 CLIP = 10.0
@@ -153,13 +153,16 @@ class Normalizer:
         obs = normalizer.observe(raw)                   # what to act on
         actions = algo.act(obs, ...)
         step = envs.step(actions)
-        sink.push(obs, actions, normalizer.step(step))  # what to learn from
-        raw = step.obs
+        kept, step = normalizer.step(step)              # what to keep
+        sink.push(kept, actions, step)
 
     A reward is divided by the standard deviation of the discounted return G = gamma G + r of each environment, which is
     0 at the start of an episode; it is not centered. Rows that are no transition are not counted.
     After every `horizon` steps, a rollout, what was seen is added to the actor's moments; before the next step the
     merged moments of all actors are frozen for the next rollout. Before there are any, numbers are only clipped.
+
+    What is kept is normalized, for it is learnt from at once. With `later`, it is kept as it is, in a memory, and what
+    is drawn from there is normalized by the statistic of that moment: `batch`. A rollout is any number of steps then.
 
     Runs in: each actor.
     """
@@ -183,6 +186,7 @@ class Normalizer:
         normalized: Normalized,
         *,
         gamma: float,
+        later: bool = False,
     ) -> None:
         arrays = {name: tensor.numpy() for name, tensor in tensors.items()}
         self._filled = cells(arrays["filled"])
@@ -190,11 +194,10 @@ class Normalizer:
         self._frozen = arrays["frozen"]
         self._horizon, self._envs = self._real.shape
         self._statistics, self._actor, self._normalized, self._gamma = statistics, actor, normalized, gamma
-        self._size = normalized.obs_size
-        self._raw: Array = np.empty(0)
-        #: The observations that were normalized last, as they came and as they are.
-        self._shown_of: Array | None = None
-        self._shown: Array = self._raw
+        self._size, self._later = normalized.obs_size, later
+        #: What is acted on, as it came and normalized; the same of what will be acted on next, where that is known.
+        self._raw = self._shown = self._next = np.empty(0)
+        self._next_raw: Array | None = None
         self._use_frozen()
 
     @staticmethod
@@ -207,33 +210,51 @@ class Normalizer:
         """The observations [N, ...] to act on, normalized. At the start of a rollout the statistic is renewed."""
         if self._filled[0] == 0:
             self._freeze()
-        self._raw = obs
-        if self._scaling is None:
-            return obs
-        return self._shown if obs is self._shown_of else self._scaling(obs)
-
-    def step(self, step: Step) -> Step:
-        """What came of acting on the last observations, normalized; its true observations and rewards are counted."""
-        t = self._filled[0]
-        seen = self._seen[t]
-        self._real[t] = step.real
-        obs, next_obs, reward = step.obs, step.next_obs, step.reward
+        self._raw = self._shown = obs
         if self._scaling is not None:
-            seen[:, : self._size] = self._raw.reshape(self._envs, self._size)
-            next_obs = self._scaling(step.next_obs)
-            obs = next_obs if step.obs is step.next_obs else self._scaling(step.obs)
-            self._shown_of, self._shown = step.obs, obs
+            self._shown = self._next if obs is self._next_raw else self._scaling(obs)
+        return self._shown
+
+    def step(self, step: Step) -> tuple[Array, Step]:
+        """What to keep of acting on the last observations: these, and what came of it. It is counted as it is."""
+        t = self._filled[0]
+        seen, raw = self._seen[t], self._raw
+        self._real[t] = step.real
+        if self._size:
+            seen[:, : self._size] = raw.reshape(self._envs, self._size)
         if self._normalized.reward:
             returns = self._returns
             returns *= self._gamma
-            returns += reward
+            returns += step.reward
             seen[:, self._size] = returns
             returns[step.ended] = 0
-            reward = np.clip(reward / self._return_std, -CLIP, CLIP).astype(np.float32)
+        kept = (raw, step) if self._later else (self._shown, self._normal(step))
         self._filled[0] = t + 1
         if t + 1 == self._horizon:
             self._count()
+        return kept
+
+    def batch(self, batch: Batch) -> Batch:
+        """What was drawn from a memory, normalized."""
+        scaling, reward = self._scaling, self._normal_reward(batch.reward)
+        if scaling is None:
+            return replace(batch, reward=reward)
+        return replace(batch, obs=scaling(batch.obs), next_obs=scaling(batch.next_obs), reward=reward)
+
+    def _normal(self, step: Step) -> Step:
+        obs, next_obs = step.obs, step.next_obs
+        if self._scaling is not None:
+            next_obs = self._scaling(step.next_obs)
+            obs = next_obs if step.obs is step.next_obs else self._scaling(step.obs)
+            self._next_raw, self._next = step.obs, obs
+        reward = self._normal_reward(step.reward)
         return Step(obs, next_obs, reward, step.discount, step.truncated, step.real, step.episodes)
+
+    def _normal_reward(self, reward: Floats) -> Floats:
+        if not self._normalized.reward:
+            return reward
+        normal: Floats = np.clip(reward / self._return_std, -CLIP, CLIP).astype(np.float32)
+        return normal
 
     def _count(self) -> None:
         """A rollout is whole: add what was seen to the moments of this actor."""
@@ -244,7 +265,7 @@ class Normalizer:
     def _freeze(self) -> None:
         moments = self._statistics.merged(self._statistics.number(self._actor))
         self._frozen[0], self._frozen[1] = moments.mean, moments.std
-        self._shown_of = None
+        self._next_raw = None
         self._use_frozen()
 
     def _use_frozen(self) -> None:

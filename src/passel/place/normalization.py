@@ -6,23 +6,44 @@ from typing import Any
 
 from passel.algos import ALGORITHMS
 from passel.config import RunConfig
+from passel.data.experience import Experience
 from passel.nets.torsos import is_image
-from passel.types import EnvSpec, PasselError
+from passel.normalizer import Normalizer
+from passel.types import Batch, EnvSpec, PasselError
 
 AUTO, NONE, BOTH = "auto", "none", "obs,reward"
 
-#: How experience must reach an algorithm: in rollouts, each of which is normalized as it is collected.
-DIETS = ("rollout", "slots")
+#: Diets whose rollouts are normalized when they are collected, and those whose batches are when they are drawn.
+COLLECTED, DRAWN = ("rollout", "slots"), ("replay",)
+#: Steps of a worker after which its statistic is renewed, where there are no rollouts.
+WINDOW = 16
+
+
+class Drawn:
+    """A worker's experience that holds what is true, and is normalized when it is drawn. Runs in: each worker."""
+
+    def __init__(self, experience: Experience, normalizer: Normalizer) -> None:
+        self._experience, self._normalizer = experience, normalizer
+        self.push, self.due, self.unlearnt = experience.push, experience.due, experience.unlearnt
+        self.feedback, self.abandon, self.park = experience.feedback, experience.abandon, experience.park
+
+    def batch(self, steps_so_far: int) -> Batch:
+        return self._normalizer.batch(self._experience.batch(steps_so_far))
+
+
+def window(algo: str, numbers: Any) -> int:
+    """Steps between two changes of a worker's statistic."""
+    return int(numbers.horizon) if ALGORITHMS[algo].diet in COLLECTED else WINDOW
 
 
 def check_algorithm(config: RunConfig) -> None:
     """Refuse what an algorithm cannot do, before the environment is known."""
-    if config.normalize in (AUTO, NONE) or ALGORITHMS[config.algo].diet in DIETS:
+    able = [name for name, algorithm in ALGORITHMS.items() if algorithm.diet in (*COLLECTED, *DRAWN)]
+    if config.normalize in (AUTO, NONE) or config.algo in able:
         return
-    able = ", ".join(name for name, algorithm in ALGORITHMS.items() if algorithm.diet in DIETS)
     raise PasselError(
-        f"--normalize {config.normalize} normalizes rollouts while they are collected, and {config.algo} learns from a "
-        f"memory in which older statistics would be mixed with newer ones. Use one of --algo {able}, or leave it out."
+        f"--normalize {config.normalize} is for rollouts and for a replay memory of each worker's own, and {config.algo} "
+        f"has neither. Use one of --algo {', '.join(able)}, or leave it out."
     )
 
 

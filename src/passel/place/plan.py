@@ -34,6 +34,7 @@ from passel.place.cast import cast as cast_for
 from passel.place.diets import DIETS, Diet
 from passel.place.diets.dreams import MODEL
 from passel.place.env_args import env_args
+from passel.place.normalization import DRAWN, window
 from passel.place.orders import Orders
 from passel.place.parts import Parts
 from passel.place.shop import CRITIC, Links, Shop, StartedEnvs
@@ -199,7 +200,7 @@ class Plan:
             if rank in self.cast.actors:
                 parts |= prefixed("envs", self._env_specs(rank))
                 if self.normalized is not None:
-                    own = Normalizer.specs(self.normalized, numbers.horizon, self.rows(rank))
+                    own = Normalizer.specs(self.normalized, window(self.config.algo, numbers), self.rows(rank))
                     parts |= prefixed(PREFIX, own)
             if rank in self.cast.learners:
                 parts |= prefixed("algo", self.algorithm.specs(numbers, spec))
@@ -319,7 +320,14 @@ class Plan:
         if self.normalized is None or rank not in self.cast.actors:
             return None
         statistics, actor = Statistics(arena.below(PREFIX)), self.cast.actors.index(rank)
-        return Normalizer(own.below(PREFIX), statistics, actor, self.normalized, gamma=self.numbers.gamma)
+        return Normalizer(
+            own.below(PREFIX),
+            statistics,
+            actor,
+            self.normalized,
+            gamma=self.numbers.gamma,
+            later=self.algorithm.diet in DRAWN,
+        )
 
     def _algorithm_of(self, rank: int, own: Tensors) -> Algorithm:
         """This worker's copy. One that never learns has nothing to keep."""

@@ -152,10 +152,10 @@ class TestOneActor:
                 step = world.step()
                 seen[choice] = (obs, normalizer.step(step)[1], step)
         obs, rewards, both = (seen[choice] for choice in ("obs", "reward", "obs,reward"))
-        np.testing.assert_array_equal(obs[0], both[0])
-        np.testing.assert_array_equal(obs[1].next_obs, both[1].next_obs)
+        np.testing.assert_allclose(obs[0], both[0], rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(obs[1].next_obs, both[1].next_obs, rtol=1e-5, atol=1e-6)
         np.testing.assert_array_equal(obs[1].reward, obs[2].reward)
-        np.testing.assert_array_equal(rewards[1].reward, both[1].reward)
+        np.testing.assert_allclose(rewards[1].reward, both[1].reward, rtol=1e-5)
         assert rewards[1].next_obs is rewards[2].next_obs
         assert Normalized.by("none", SPEC) is None
 

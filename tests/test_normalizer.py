@@ -603,7 +603,7 @@ class TestWhatIsNormalized:
     @pytest.mark.parametrize(
         ("env", "settings", "words"),
         [
-            (lambda: Plain(BYTES), {}, "needs observations that are vectors of floats, and those of .* are of type uint8"),
+            (lambda: Plain(BYTES), {}, "needs observations that are vectors of floats, .* are of type uint8"),
             (lambda: Plain(PLANES), {}, "and those of .* are images. Use --normalize reward, or leave it out"),
             ("Pendulum-v1", {"scale_obs": True}, "--scale-obs and --normalize obs both scale observations"),
         ],
@@ -615,7 +615,7 @@ class TestWhatIsNormalized:
     @pytest.mark.parametrize("choice", ["obs", "reward", "obs,reward"])
     @pytest.mark.parametrize("algo", ["apex", "awr", "dyna"])
     def test_what_an_algorithm_cannot_have(self, algo: str, choice: str) -> None:
-        with pytest.raises(PasselError, match=rf"--normalize {choice} is for rollouts .*, and {algo} has neither\. Use one of"):
+        with pytest.raises(PasselError, match=rf"--normalize {choice} is for rollouts .* and {algo} has neither"):
             resolve_config({"algo": algo, "env": "CartPole-v1", "normalize": choice})
 
     def test_a_choice_that_is_none_is_named(self) -> None:

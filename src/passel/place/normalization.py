@@ -42,8 +42,8 @@ def check_algorithm(config: RunConfig) -> None:
     if config.normalize in (AUTO, NONE) or config.algo in able:
         return
     raise PasselError(
-        f"--normalize {config.normalize} is for rollouts and for a replay memory of each worker's own, and {config.algo} "
-        f"has neither. Use one of --algo {', '.join(able)}, or leave it out."
+        f"--normalize {config.normalize} is for rollouts and for a replay memory of each worker's own, and "
+        f"{config.algo} has neither. Use one of --algo {', '.join(able)}, or leave it out."
     )
 
 

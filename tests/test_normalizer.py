@@ -23,7 +23,7 @@ from passel.algos.ppo import PPO
 from passel.api import make_plan
 from passel.arena import Arena, prefixed
 from passel.maths.moments import Moments
-from passel.normalizer import CLIP, PREFIX, Normalized, Normalizer, Scaling, Statistics
+from passel.normalizer import CLIP, PREFIX, Normalized, Normalizer, Statistics
 from passel.place.board import Board
 from passel.place.inline import InlineKit
 from passel.place.normalization import WINDOW
@@ -231,9 +231,7 @@ class TestAllActors:
     def test_no_reader_ever_sees_half_a_snapshot(self) -> None:
         """The writer publishes snapshots of which all numbers are equal, as fast as it can, on another thread."""
         width = 200
-        tensors = {
-            name: torch.zeros(spec.shape, dtype=spec.dtype) for name, spec in Statistics.specs(1, width).items()
-        }
+        tensors = {name: torch.zeros(spec.shape, dtype=spec.dtype) for name, spec in Statistics.specs(1, width).items()}
         writer, reader, over_now = Statistics(tensors), Statistics(tensors), threading.Event()
 
         def write() -> None:
@@ -317,7 +315,7 @@ class TestInARun:
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         plan = small_plan(**CARTPOLE, sync="allreduce", workers=3, horizon=8, envs=2, steps=500)
-        arena, frozen, seen = watched(plan, monkeypatch)
+        _, frozen, seen = watched(plan, monkeypatch)
         rollouts = min(map(len, frozen.values()))
         assert rollouts > 5
         for number in range(rollouts):
@@ -328,13 +326,16 @@ class TestInARun:
                 np.testing.assert_allclose(first[0, :4], rows.mean(axis=0), rtol=1e-9)
                 np.testing.assert_allclose(first[1, :4], np.sqrt(rows.var(axis=0) + 1e-8), rtol=1e-9)
 
-    @pytest.mark.parametrize("algo", ["ppo", "a3c", "impala", "dqn"])
-    @pytest.mark.parametrize("sync", SCHEMES)
+    @pytest.mark.parametrize(
+        ("sync", "algo"),
+        [
+            *((sync, algo) for sync in SCHEMES for algo in ("ppo", "a3c", "dqn")),
+            *((sync, "impala") for sync in ("solo", "allreduce")),
+        ],
+    )
     def test_under_every_scheme_there_is_one_statistic(
         self, sync: str, algo: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        if algo == "impala" and sync not in ("solo", "allreduce"):
-            pytest.skip("one learner, or two together")
         team: dict[str, Any] = {"workers": 1 if sync == "solo" else 2}
         if algo == "impala":
             team = {"workers": 3 if sync == "solo" else 4, "learners": 1 if sync == "solo" else 2}

@@ -109,7 +109,8 @@ class Statistics:
 
     def _write(self, actor: int, number: int, moments: Moments) -> None:
         row = self._moments[actor, number % SNAPSHOTS]
-        row[0], row[1 : 1 + self._width], row[1 + self._width :] = moments
+        row[0] = moments.count
+        row[1 : 1 + self._width], row[1 + self._width :] = moments.mean, moments.m2
 
     def of(self, actor: int, number: int | None = None) -> Moments:
         """The actor's snapshot `number`, if that is its newest or the one before; else its newest."""
@@ -197,7 +198,9 @@ class Normalizer:
         self._statistics, self._actor, self._normalized, self._gamma = statistics, actor, normalized, gamma
         self._size, self._later = normalized.obs_size, later
         #: What is acted on, as it came and normalized; the same of what will be acted on next, where that is known.
-        self._raw = self._shown = self._next = np.empty(0)
+        self._raw: Array = np.empty(0)
+        self._shown: Array = self._raw
+        self._next: Array = self._raw
         self._next_raw: Array | None = None
         self._use_frozen()
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +16,8 @@ Doubles = NDArray[np.float64]
 EPS = 1e-8
 
 
-class Moments(NamedTuple):
+@dataclass(frozen=True)
+class Moments:
     """Of `count` rows of D numbers: their mean [D], and the sum of the squared differences from it, m2 [D]."""
 
     count: float

@@ -86,16 +86,17 @@ def one_passel(asked: dict[str, Any]) -> dict[str, Any]:
 
 def one_sb3(asked: dict[str, Any]) -> dict[str, Any]:
     import stable_baselines3
+    import torch
     from stable_baselines3.common.callbacks import EvalCallback
     from stable_baselines3.common.evaluation import evaluate_policy
     from stable_baselines3.common.monitor import Monitor
 
-    import torch
-
     torch.set_num_threads(1)
     kind = {"ppo": stable_baselines3.PPO, "dqn": stable_baselines3.DQN}[asked["algo"]]
     with tempfile.TemporaryDirectory(prefix="passel-anywhere-") as folder:
-        model = kind("MlpPolicy", Monitor(_made(asked["env"])), seed=asked["seed"], device="cpu", **asked.get("settings", {}))
+        model = kind(
+            "MlpPolicy", Monitor(_made(asked["env"])), seed=asked["seed"], device="cpu", **asked.get("settings", {})
+        )
         watch = EvalCallback(
             Monitor(_made(asked["env"])),
             n_eval_episodes=SELECTED_BY,
@@ -111,7 +112,10 @@ def one_sb3(asked: dict[str, Any]) -> dict[str, Any]:
         fresh.reset(seed=10_000 + asked["seed"])
         last, _ = evaluate_policy(model, fresh, n_eval_episodes=REPORTED)
         best, _ = evaluate_policy(kind.load(f"{folder}/best_model", device="cpu"), fresh, n_eval_episodes=REPORTED)
-    curve = [(int(at), float(sum(scores) / len(scores))) for at, scores in zip(watch.evaluations_timesteps, watch.evaluations_results)]
+    curve = [
+        (int(at), float(sum(scores) / len(scores)))
+        for at, scores in zip(watch.evaluations_timesteps, watch.evaluations_results, strict=True)
+    ]
     return {"last": float(last), "best": float(best), "curve": curve, "train_seconds": round(took, 1)}
 
 
@@ -165,7 +169,9 @@ def compared(results: dict[str, dict[str, Any]], algo: str) -> tuple[list[list[s
     rows, ours, theirs = [], {}, {}
     for name, env in ENVS.items():
         scores = {
-            contender: [r["last"] for r in results.values() if (r["name"], r["algo"], r["contender"]) == (name, algo, contender)]
+            contender: [
+                r["last"] for r in results.values() if (r["name"], r["algo"], r["contender"]) == (name, algo, contender)
+            ]
             for contender in CONTENDERS
         }
         random = next((r["last"] for r in results.values() if (r["name"], r["contender"]) == (name, "random")), None)
@@ -181,7 +187,10 @@ def compared(results: dict[str, dict[str, Any]], algo: str) -> tuple[list[list[s
                 name if env["seen"] else f"{name} (not searched on)",
                 f"{env[algo]:,}",
                 f"{random:.3g}",
-                *(f"{means[contender]:.4g} [{min(scores[contender]):.4g}, {max(scores[contender]):.4g}]" for contender in CONTENDERS),
+                *(
+                    f"{means[contender]:.4g} [{min(scores[contender]):.4g}, {max(scores[contender]):.4g}]"
+                    for contender in CONTENDERS
+                ),
                 f"{share:.2f}",
                 str(min(len(found) for found in scores.values())),
             ]

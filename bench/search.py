@@ -12,13 +12,12 @@ stopped. A trial that is far behind after some environments is pruned.
 
 from __future__ import annotations
 
-import argparse
 import tempfile
 from pathlib import Path
 from typing import Any
 
 from anywhere import ENVS, EVALUATIONS, _made
-from common import HERE, machine, parser, table, write
+from common import machine, parser, table, write
 
 #: Random play, and what counts as good: scores of a well-tuned agent at such budgets.
 SCALES: dict[str, tuple[float, float]] = {
@@ -113,7 +112,9 @@ def main() -> None:
     made.add_argument("algo", choices=list(SUGGEST), help="Algorithm.")
     made.add_argument("--trials", type=int, default=40, help="Trials to add (default 40).")
     made.add_argument("--seeds", type=int, default=1, help="Seeds of each trial (default 1).")
-    made.add_argument("--envs", nargs="+", choices=list(SCALES), default=list(SCALES), help="Environments of the search.")
+    made.add_argument(
+        "--envs", nargs="+", choices=list(SCALES), default=list(SCALES), help="Environments of the search."
+    )
     said = made.parse_args()
     names = [name for name in said.envs if said.algo in ENVS[name]]
     # The quickest first: what fails there need not be tried on the slow ones.
@@ -151,10 +152,20 @@ def main() -> None:
     study.optimize(objective, n_trials=said.trials)
     ended = [trial for trial in study.trials if trial.value is not None and trial.state.name == "COMPLETE"]
     best = sorted(ended, key=lambda trial: -(trial.value or 0.0))[:10]
-    rows = [[f"{trial.value:.3f}", *(str(trial.user_attrs.get(name, "")) for name in names), str(trial.params)] for trial in best]
+    rows = [
+        [f"{trial.value:.3f}", *(str(trial.user_attrs.get(name, "")) for name in names), str(trial.params)]
+        for trial in best
+    ]
     text = table(["value", *names, "settings"], rows)
     facts = {"trials": len(study.trials), "complete": len(ended), "best": best[0].params if best else None}
-    write(f"search_{said.algo}", f"Defaults of {said.algo.upper()}: the ten best of {len(study.trials)} trials", said.out, card, [text], facts)
+    write(
+        f"search_{said.algo}",
+        f"Defaults of {said.algo.upper()}: the ten best of {len(study.trials)} trials",
+        said.out,
+        card,
+        [text],
+        facts,
+    )
 
 
 if __name__ == "__main__":

@@ -62,7 +62,7 @@ def test_configurations_cannot_be_changed(config: type[Any]) -> None:
 class TestLayers:
     def test_defaults_are_those_of_the_dataclasses(self) -> None:
         config, numbers = resolve_config({})
-        defaults = RunConfig(workers=usable_cores(), steps=presets.DEFAULT_STEPS)
+        defaults = RunConfig(workers=usable_cores(), steps=presets.DEFAULT_STEPS, normalize="none")
         tuned = presets.preset("dqn", RunConfig.env)
         assert config == dataclasses.replace(defaults, **{k: v for k, v in tuned.items() if hasattr(defaults, k)})
         changed = {k: tuple(v) if isinstance(v, list) else v for k, v in tuned.items() if hasattr(numbers, k)}

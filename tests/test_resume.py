@@ -51,6 +51,7 @@ CASES: dict[str, dict[str, Any]] = {
     "hogwild": {"sync": "hogwild"},
     "server": {"sync": "server", "shards": 2},
     "allreduce": {"sync": "allreduce"},
+    "hogwild-normalized": {"sync": "hogwild", "n_step": 3, "normalize": "obs,reward"},
     "solo-every-switch": {
         "sync": "solo",
         "workers": 1,
@@ -83,12 +84,16 @@ ON_POLICY: dict[str, dict[str, Any]] = {
     "ppo-server": {"algo": "ppo", "sync": "server", "shards": 2, "horizon": 20, "epochs": 3, "minibatches": 2},
     "ppo-vectors": {"algo": "ppo", "sync": "hogwild", "horizon": 20, "epochs": 3, "minibatches": 2, **AIM},
     "ppo-gossip": {"algo": "ppo", "sync": "gossip", "horizon": 20, "epochs": 3, "minibatches": 2},
+    "a3c-normalized": {"algo": "a3c", "sync": "hogwild", "horizon": 5, "normalize": "obs,reward"},
+    "ppo-allreduce-normalized": {"algo": "ppo", "sync": "allreduce", "horizon": 20, "epochs": 3, "minibatches": 2},
+    "ppo-rewards-normalized": {"algo": "ppo", "sync": "locked", "horizon": 20, "minibatches": 2, "normalize": "reward"},
     "ppo-corridor": {"algo": "ppo", "sync": "allreduce", "horizon": 20, "epochs": 3, "minibatches": 2, **CORRIDOR},
 }
 #: Rounds in which a learner goes first, and actors after it, some of whom find no room: a checkpoint falls anywhere.
 APART: dict[str, dict[str, Any]] = {
     "impala-alone": {"algo": "impala", "workers": 1, "horizon": 7, "batch": 2},
     "impala": {"algo": "impala", "workers": 3, "horizon": 7, "fetch_every": 3},
+    "impala-normalized": {"algo": "impala", "workers": 3, "horizon": 7, "fetch_every": 3, "normalize": "obs,reward"},
     "impala-two-gossips": {"algo": "impala", "workers": 4, "learners": 2, "sync": "gossip", "horizon": 5},
     "impala-two-learners": {"algo": "impala", "workers": 5, "learners": 2, "horizon": 5, **CORRIDOR},
     "apex-alone": {"algo": "apex", "workers": 1, "n_step": 3},

@@ -227,7 +227,7 @@ class TestTheEnd:
 
         arena = Arena(plan.specs())
         plan.prepare(arena)
-        vectors = {name: arena[f"sync/{name}/vector"].clone() for name in plan.schemes}
+        vectors = {f"sync/{name}/vector": arena[f"sync/{name}/vector"].clone() for name in plan.schemes}
         assert Snapshot(1, vectors).sound
         next(iter(vectors.values()))[0] = torch.nan
         assert not Snapshot(1, vectors).sound

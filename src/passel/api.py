@@ -22,6 +22,7 @@ from passel.envs.make import describe
 from passel.envs.spaces import discrete_sibling
 from passel.interrupts import Interrupts
 from passel.nets.torsos import FILTERS, is_image
+from passel.normalizer import PREFIX, Statistics
 from passel.place import estimate
 from passel.place.base import Placement
 from passel.place.board import Board
@@ -29,18 +30,19 @@ from passel.place.budget import oversubscribed, threads_per_worker
 from passel.place.env_args import env_args
 from passel.place.exactness import check_exact, exactness
 from passel.place.inline import Inline
+from passel.place.normalization import choose as choose_normalization
 from passel.place.parts import Parts, divide, measure, remembered
 from passel.place.plan import Plan
 from passel.place.processes import Processes
 from passel.policy import Policy
 from passel.recipes.auto import choose, is_open, resolve_open
-from passel.recipes.resolve import resolve_config, schedules, start_lines
+from passel.recipes.resolve import resolve_config, resolve_saved, schedules, start_lines
 from passel.run import checkpoint
 from passel.run.card import levels_of, machine_card
 from passel.run.folder import CARD, SIGNATURE, RunFolder, check_out, default_name
 from passel.run.summary import Summary
 from passel.supervisor import History, Supervisor
-from passel.trained import Env, check_weights, environment, load, name_of, spec_of, vectors_of, weights_of
+from passel.trained import Env, check_weights, environment, load, moments_of, name_of, spec_of, vectors_of, weights_of
 from passel.trust import sign_or_tell
 from passel.types import EnvSpec, PasselError, counted, printable
 from passel.view.display import Display, guarded
@@ -125,19 +127,19 @@ def _sign(folder: RunFolder, config: RunConfig, view: View) -> None:
 def inherited(path: str | Path, said: Mapping[str, Any]) -> dict[str, Any]:
     """What the user said, over the algorithm, the scheme and the algorithm's settings of the run at `path`."""
     content = RunFolder.open(Path(path), lock=False).read_config()
-    config, numbers = resolve_config(content)
+    config, numbers = resolve_saved(content)
     weights_of(path)  # refuses settings that are not those of its weights
     algo = said.get("algo", AUTO)
     if algo not in (AUTO, config.algo):
         raise PasselError(f"{path} was trained by {config.algo}, whose weights --algo {algo} cannot use. Leave it out.")
-    kept = {"algo", "sync", *(field.name for field in dataclasses.fields(numbers))}
+    kept = {"algo", "sync", "normalize", *(field.name for field in dataclasses.fields(numbers))}
     under = {key: value for key, value in as_dict(config, numbers).items() if key in kept}
     return overriding(under, said) | {"algo": config.algo}
 
 
 def _begin_from(path: str, plan: Plan, arena: Arena) -> None:
     """Put the weights of another run into a new arena, if they fit. Its optimiser begins anew."""
-    spec, (_, numbers) = spec_of(path), resolve_config(RunFolder.open(Path(path), lock=False).read_config())
+    spec, (config, numbers) = spec_of(path), resolve_saved(RunFolder.open(Path(path), lock=False).read_config())
     hidden = numbers.hidden
     for what, its, ours in (
         ("observations of shape", spec.obs_shape, plan.spec.obs_shape),
@@ -145,6 +147,7 @@ def _begin_from(path: str, plan: Plan, arena: Arena) -> None:
         ("a number of actions of", spec.n_actions, plan.spec.n_actions),
         ("actions between", spec.action_bounds, plan.spec.action_bounds),
         ("hidden layers of", hidden, plan.numbers.hidden),
+        ("--normalize", config.normalize, plan.config.normalize),
     ):
         if its != ours:
             raise PasselError(
@@ -158,6 +161,9 @@ def _begin_from(path: str, plan: Plan, arena: Arena) -> None:
                 f"the weights of {path} do not fit this run's {printable(name)} network. Use the same settings."
             )
         own.copy_(vector)
+    moments = moments_of(path)
+    if moments is not None:
+        Statistics(arena.below(PREFIX)).begin_with(moments)
 
 
 def resume(
@@ -183,7 +189,7 @@ def resume(
         content = folder.read_config()
         asked = {} if steps is None else {"steps": steps}
         asked |= {} if until_solved is None else {"until_solved": until_solved}
-        config, numbers = resolve_config(content, asked, _schedule_of(content))
+        config, numbers = resolve_saved(content, asked, _schedule_of(content))
         check_weights(saved, folder, config, numbers)
         _check_may_start(config)
         target = environment(folder, config, env, call="resume", trust=trust)
@@ -262,7 +268,7 @@ def _restore(saved: checkpoint.Checkpoint, folder: RunFolder, arena: Arena, view
 
 def _schedule_of(content: Mapping[str, Any]) -> dict[str, int]:
     """The length of a run's schedules, if it has any: what was asked for, or the total that it began with."""
-    config, numbers = resolve_config(content)
+    config, numbers = resolve_saved(content)
     return {"schedule_steps": config.schedule_steps or config.steps} if schedules(numbers) else {}
 
 
@@ -322,6 +328,7 @@ def make_plan(
             f"--scale-obs needs an observation that is a vector with finite bounds, and {spec.id} does not say that it "
             "has them. Leave it out."
         )
+    config = dataclasses.replace(config, normalize=choose_normalization(config, numbers, spec))
     check_exact(config, spec)
     _check_filters(numbers, spec)
     _check_actions(config.algo, numbers, spec)

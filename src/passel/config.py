@@ -67,6 +67,12 @@ class RunConfig:
         "Choose a placement (inline) and a back-end (gymnasium) with which a run repeats and resumes to the bit; "
         "refused where there are none.",
     )
+    normalize: Literal["auto", "none", "obs", "reward", "obs,reward"] = option(
+        "auto",
+        "Normalize observations by a running mean and standard deviation, and divide rewards by the running standard "
+        "deviation of the discounted return, with one statistic for all workers (ppo, a3c, impala, dqn). auto: both "
+        "for ppo, where observations are vectors of floats without finite bounds. Advantages are --normalise.",
+    )
     seed: int = option(1, "Seed of all random streams.")
     out: str = option("", "Folder of the run; empty means a new one below runs/.")
     start_from: str = option(

@@ -40,8 +40,9 @@ class Examiner:
         self.periodic = False
 
     def policy(self) -> Policy:
-        vectors = {name: self._arena[f"sync/{name}/vector"] for name in self._plan.schemes}
-        return Policy(self._plan.algorithm, self._plan.numbers, self._plan.spec, vectors)
+        plan = self._plan
+        vectors = {name: self._arena[f"sync/{name}/vector"] for name in plan.schemes}
+        return Policy(plan.algorithm, plan.numbers, plan.spec, vectors, plan.scaling(self._arena))
 
     def evaluate(self, policy: Policy, role: str, steps: int) -> EvalResult | None:
         """The scores of `--eval-episodes` fresh episodes; None if it was stopped or failed. `role` names their seeds:

@@ -39,13 +39,21 @@ def symptoms(scalars: Mapping[str, float], largest_return: float | None) -> dict
 
 class Health:
     """Watches the reports of one run. `stretch` is how many times longer the discount reaches than an episode lasts:
-    where a time limit cuts episodes off, a value may exceed every return by that much.
+    where a time limit cuts episodes off, a value may exceed every return by that much. `largest_reward` is given where
+    rewards are normalized: values are of another size than the returns of episodes then.
     """
 
-    def __init__(self, gamma: float, reward_scale: float = 1.0, max_episode_steps: int | None = None) -> None:
+    def __init__(
+        self,
+        gamma: float,
+        reward_scale: float = 1.0,
+        max_episode_steps: int | None = None,
+        largest_reward: float = 0.0,
+    ) -> None:
         reach = 1 / (1 - gamma) if gamma < 1 else 0.0
         stretch = max(1.0, reach / max_episode_steps) if max_episode_steps else 1.0
         self._scale = stretch * abs(reward_scale)
+        self._least = largest_reward * (reach or max_episode_steps or 0.0) * abs(reward_scale)
         self._largest: float | None = None
         self._found: dict[str, str] = {}
 
@@ -59,7 +67,7 @@ class Health:
         largest = max(map(abs, scores), default=None)
         if largest is not None:
             self._largest = max(self._largest or 0.0, largest)
-        returns = None if self._largest is None else self._scale * self._largest
+        returns = None if self._largest is None else max(self._scale * self._largest, self._least)
         new = {name: text for name, text in symptoms(scalars, returns).items() if name not in self._found}
         self._found |= new
         return list(new.values())

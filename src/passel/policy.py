@@ -12,6 +12,7 @@ from torch import Tensor
 
 from passel.algos.base import Algorithm
 from passel.arena import Tensors
+from passel.normalizer import Scaling
 from passel.types import Array, EnvSpec, PasselError, printable
 
 HARMLESS = 4096  # a width that costs no memory, also of a layer that this network does not have
@@ -54,13 +55,22 @@ class Policy:
     #: The step of the checkpoint that it was loaded from; None if it comes from a run that goes on.
     step: int | None = None
 
-    def __init__(self, algorithm: type[Algorithm], numbers: Any, spec: EnvSpec, vectors: Mapping[str, Tensor]) -> None:
+    def __init__(
+        self,
+        algorithm: type[Algorithm],
+        numbers: Any,
+        spec: EnvSpec,
+        vectors: Mapping[str, Tensor],
+        scaling: Scaling | None = None,
+    ) -> None:
         blank = {name: torch.zeros(s.shape, dtype=s.dtype) for name, s in algorithm.specs(numbers, spec).items()}
         with torch.random.fork_rng(devices=[]):  # the weights are replaced; the user's generator must not notice
             self._algorithm = algorithm(numbers, spec, Tensors(blank))
         # Where the rows of a run explore differently, all rows here are as the last of them, which explores least.
         self._algorithm.take_rows(1, 2)
         self.spec = spec
+        #: How observations are normalized before the networks see them; None: they are not. It does not change.
+        self.scaling = scaling
         for name, flat in self._algorithm.flats.items():
             flat.values.copy_(vectors[name])
 
@@ -80,7 +90,7 @@ class Policy:
 
     @property
     def networks(self) -> dict[str, torch.nn.Module]:
-        """The policy's networks, by name."""
+        """The policy's networks, by name. What they take is normalized, if observations are: `scaling(obs)`."""
         return {name: flat.module for name, flat in self._algorithm.flats.items()}
 
     def act(self, obs: Any, rng: np.random.Generator | None = None) -> int | Array:
@@ -98,6 +108,8 @@ class Policy:
                 "Give one observation or a batch [B, ...] of them."
             )
         batch = array[None] if one else array
+        if self.scaling is not None:
+            batch = self.scaling(batch)
         actions = self._algorithm.act_greedily(batch) if rng is None else self._algorithm.act(batch, END, rng)
         actions = self.spec.legal(actions)
         if not one:

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from passel.arena import Arena
 from passel.journal import Journal, Retry
+from passel.normalizer import PREFIX
 from passel.place.plan import Plan
 from passel.reading import DOCUMENT_LIMIT, read_regular
 from passel.run import checkpoint
@@ -231,6 +232,8 @@ def grouped(tensors: Mapping[str, Tensor]) -> dict[str, dict[str, Tensor]]:
             group = "memory"
         elif parts[0] == "sync":
             group = "parameters" if parts[-1] == "vector" and "local" not in parts else "optimiser"
+        elif parts[0] == PREFIX:  # a policy needs them to act
+            group = "parameters"
         else:
             group = "workers"
         groups[group][name] = tensor

@@ -13,11 +13,12 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from passel.arena import Arena
+from passel.arena import Arena, Tensors
 from passel.envs.make import is_served
 from passel.evaluation import EvaluationStoppedError, summarise
 from passel.examiner import Examiner
 from passel.journal import Journal
+from passel.normalizer import PREFIX, Statistics
 from passel.place.plan import Plan
 from passel.policy import Policy
 from passel.run import checkpoint
@@ -44,14 +45,14 @@ class Record(Protocol):
 
 @dataclass(frozen=True)
 class Snapshot:
-    """The parameters as they were at one step of the training, by network."""
+    """What a policy needs to act, as it was at one step of the training, under the names of the arena."""
 
     step: int
-    vectors: Mapping[str, Tensor]
+    tensors: Mapping[str, Tensor]
 
     @property
     def sound(self) -> bool:
-        return all(bool(torch.isfinite(vector).all()) for vector in self.vectors.values())
+        return all(bool(torch.isfinite(tensor).all()) for tensor in self.tensors.values())
 
 
 def interval(plan: Plan) -> int:
@@ -88,11 +89,14 @@ class Selection:
 
     def snapshot(self, step: int) -> Snapshot:
         """The parameters that stand for all learners now. Workers need not be at rest."""
-        vectors = {}
+        tensors = {}
         for name, scheme in self._plan.schemes.items():
-            vectors[name] = torch.empty_like(self._arena[f"sync/{name}/vector"])
-            scheme.look(self._arena.below(f"sync/{name}"), vectors[name])
-        return Snapshot(step, vectors)
+            vector = tensors[f"sync/{name}/vector"] = torch.empty_like(self._arena[f"sync/{name}/vector"])
+            scheme.look(self._arena.below(f"sync/{name}"), vector)
+        if self._plan.normalized is not None:
+            seen = Statistics(self._arena.below(PREFIX)).merged()
+            tensors |= {f"{PREFIX}/{name}": tensor for name, tensor in Statistics.tensors_of(seen).items()}
+        return Snapshot(step, tensors)
 
     def look(self, step: int) -> EvalResult | None:
         """Begin an evaluation if one is due. Returns the result of one that has ended since the last look."""
@@ -158,10 +162,15 @@ class Selection:
         saved = checkpoint.latest(
             folder, self._journal.notice, wanted=("parameters",), usable=vectors_of, into=checkpoint.BEST
         )
-        return None if saved is None else Snapshot(saved.step, vectors_of(saved))
+        return None if saved is None else Snapshot(saved.step, saved.groups["parameters"])
 
     def policy(self, snapshot: Snapshot) -> Policy:
-        return Policy(self._plan.algorithm, self._plan.numbers, self._plan.spec, snapshot.vectors)
+        plan, tensors = self._plan, Tensors(snapshot.tensors)
+        vectors = {name: tensors[f"sync/{name}/vector"] for name in plan.schemes}
+        scaling = None
+        if plan.normalized is not None:
+            scaling = plan.normalized.scaling(Statistics(tensors.below(PREFIX)).merged())
+        return Policy(plan.algorithm, plan.numbers, plan.spec, vectors, scaling)
 
     def cancel(self) -> None:
         """End an evaluation that is under way: nothing is known of its policy."""
@@ -182,7 +191,7 @@ class Selection:
         return (earliest // self.every + 1) * self.every
 
     def _keep(self, candidate: Snapshot, result: EvalResult) -> None:
-        groups = {"parameters": {f"sync/{name}/vector": vector for name, vector in candidate.vectors.items()}}
+        groups = {"parameters": candidate.tensors}
         try:
             checkpoint.save(
                 self._journal.folder.path, candidate.step, groups, vars(result), keep=1, into=checkpoint.BEST

@@ -23,6 +23,7 @@ from passel.examiner import REPORT, Examiner
 from passel.health import Health
 from passel.interrupts import Interrupts
 from passel.journal import Journal
+from passel.normalizer import CLIP
 from passel.place.base import PAUSE_PATIENCE, Placement, WorkerDiedError
 from passel.place.board import EPISODES
 from passel.place.plan import Plan
@@ -125,7 +126,13 @@ class Supervisor:
         self._reporter = Reporter(plan, self._board, self._stopwatch)
         self.shares = self._reporter.shares
         numbers = plan.numbers
-        self._health = Health(numbers.gamma, getattr(numbers, "reward_scale", 1.0), plan.spec.max_episode_steps)
+        rewards = plan.normalized is not None and plan.normalized.reward
+        self._health = Health(
+            numbers.gamma,
+            getattr(numbers, "reward_scale", 1.0),
+            plan.spec.max_episode_steps,
+            CLIP if rewards else 0.0,
+        )
         self._started = self._ended = False
         self._resting = True
         self._shown = self._reported = 0.0

@@ -14,16 +14,21 @@ import numpy as np
 from torch import Tensor
 
 from passel.algos import ALGORITHMS
+from passel.arena import Tensors
 from passel.config import RunConfig
 from passel.envs.build import check_makes
 from passel.envs.level_sets import level_set
 from passel.envs.levels import is_level_set
 from passel.envs.make import choose, describe, is_served, make_filmed
 from passel.evaluation import level_table, play, play_levels, summarise
+from passel.maths.moments import Moments
+from passel.normalizer import PREFIX, Normalized, Statistics
+from passel.normalizer import why_not as why_no_statistics
 from passel.place.budget import usable_cores
 from passel.place.env_args import env_args
+from passel.place.normalization import choose as choose_normalization
 from passel.policy import Policy, why_not
-from passel.recipes.resolve import resolve_config
+from passel.recipes.resolve import resolve_saved
 from passel.run import checkpoint
 from passel.run.card import env_of
 from passel.run.folder import CARD, CONFIG, RunFolder
@@ -57,7 +62,9 @@ def load(path: str | Path, *, last: bool = False) -> Policy:
     folder, config, numbers = _opened(path)
     saved = (None if last else _best(folder.path)) or _newest(folder.path)
     spec = check_weights(saved, folder, config, numbers)
-    policy = Policy(ALGORITHMS[config.algo], numbers, spec, vectors_of(saved))
+    normalized = _normalized(config, numbers, spec)
+    scaling = None if normalized is None else normalized.scaling(_merged(saved))
+    policy = Policy(ALGORITHMS[config.algo], numbers, spec, vectors_of(saved), scaling)
     policy.step = saved.step
     return policy
 
@@ -67,7 +74,10 @@ def check_weights(saved: checkpoint.Checkpoint, folder: RunFolder, config: RunCo
     any of them is built; the environment that the card describes.
     """
     spec = env_of(folder.read_card(), folder.path / CARD)
+    normalized = _normalized(config, numbers, spec)
     reason = why_not(ALGORITHMS[config.algo], numbers, spec, vectors_of(saved))
+    if normalized is not None:
+        reason = reason or why_no_statistics(_statistics(saved), normalized)
     if reason:
         raise PasselError(
             f"the weights of {saved.path} are not those that {CONFIG} and {CARD} of {folder.path} describe: {reason}. "
@@ -98,6 +108,27 @@ def _best(path: Path) -> checkpoint.Checkpoint | None:
         sentence = f"the best policy of {path} is damaged, and its last one is used. {skipped[0]}"
         warnings.warn(sentence, SkippedCheckpointWarning, stacklevel=3)
     return saved
+
+
+def moments_of(path: str | Path) -> Moments | None:
+    """What a run has seen, by which it normalizes observations and rewards; None if it does not."""
+    folder, config, numbers = _opened(path)
+    saved = _newest(folder.path)
+    spec = check_weights(saved, folder, config, numbers)
+    return None if _normalized(config, numbers, spec) is None else _merged(saved)
+
+
+def _normalized(config: RunConfig, numbers: Any, spec: EnvSpec) -> Normalized | None:
+    return Normalized.by(choose_normalization(config, numbers, spec), spec)
+
+
+def _merged(saved: checkpoint.Checkpoint) -> Moments:
+    """The statistics of all actors as one."""
+    return Statistics(_statistics(saved)).merged()
+
+
+def _statistics(saved: checkpoint.Checkpoint) -> Tensors:
+    return Tensors(saved.groups.get("parameters", {})).below(PREFIX)
 
 
 def _newest(path: Path) -> checkpoint.Checkpoint:
@@ -285,4 +316,4 @@ def name_of(env: Env) -> str:
 def _opened(path: str | Path) -> tuple[RunFolder, RunConfig, Any]:
     """A run's folder, what the run was told, and its algorithm's numbers."""
     folder = RunFolder.open(Path(path), lock=False)
-    return folder, *resolve_config(folder.read_config())
+    return folder, *resolve_saved(folder.read_config())

@@ -62,6 +62,8 @@ class Algorithm(ABC):
     dreams: ClassVar[bool] = False
     #: Whether the share of random actions falls over epsilon_steps, or epsilon_fraction of the run.
     anneals_epsilon: ClassVar[bool] = False
+    #: Whether --normalize auto may normalize what it learns from.
+    normalizes: ClassVar[bool] = False
     #: How many may learn; None: any number.
     most_learners: ClassVar[int | None] = None
     scalar_names: ClassVar[tuple[str, ...]]

@@ -44,6 +44,7 @@ class PPO(ActorCritic):
     name = "ppo"
     summary = "several clipped passes over each rollout; data-parallel under every scheme"
     Config = PPOConfig
+    normalizes = True
     scalar_names = (*LOSS_NAMES, "value_mean", "approx_kl", "clip_fraction")
 
     def lesson(self, logits: Floats, batch: Minibatch, progress: float) -> PolicyLoss:

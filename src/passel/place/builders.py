@@ -12,6 +12,7 @@ from passel.learner import Draws, Learner
 from passel.place.cast import ACTOR, BOTH, DREAMER, LEARNER, PLAYER, WHOLE
 from passel.place.diets import ApartDiet
 from passel.place.diets.dreams import MODEL, DreamDiet
+from passel.place.normalization import DRAWN, Drawn
 from passel.place.roles import Acting, Both, Learning, Role
 from passel.place.roles_dyna import Dreaming, ModelTeacher, Playing, Whole
 from passel.place.shop import CRITIC, Shop
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 def build_both(plan: Plan, shop: Shop) -> Role:
     """Acts and learns in turn."""
     experience = plan.diet.serve(shop.arena, shop.own, shop.rank, shop.algo, shop.sampling.rng, shop.links.memory_lock)
+    if shop.normalizer is not None and plan.algorithm.diet in DRAWN:
+        experience = Drawn(experience, shop.normalizer)
     partner = None
     if plan.split:
         lessons = cast(Lessons, experience)
@@ -125,7 +128,7 @@ def _actor(shop: Shop, sink: Sink) -> tuple[Envs, Actor]:
     def report(episodes: list[Episode]) -> None:
         board.finished(rank, episodes)
 
-    return envs, Actor(envs, obs, shop.algo, sink, shop.acting.rng, shop.clock, report)
+    return envs, Actor(envs, obs, shop.algo, sink, shop.acting.rng, shop.clock, report, shop.normalizer)
 
 
 #: Who builds which role.

@@ -26,6 +26,7 @@ from passel.envs.levels import Copies
 from passel.envs.make import make_envs
 from passel.envs.make import specs as env_specs
 from passel.maths.schedules import linear
+from passel.normalizer import PREFIX, Normalized, Normalizer, Scaling, Statistics
 from passel.place.board import Board
 from passel.place.budget import threads_of_learner
 from passel.place.builders import BUILDERS
@@ -34,6 +35,7 @@ from passel.place.cast import cast as cast_for
 from passel.place.diets import DIETS, Diet
 from passel.place.diets.dreams import MODEL
 from passel.place.env_args import env_args
+from passel.place.normalization import DRAWN, window
 from passel.place.orders import Orders
 from passel.place.parts import Parts
 from passel.place.schedules import in_steps, unfinished
@@ -90,6 +92,17 @@ class Plan:
     def cast(self) -> Cast:
         """Who acts and who learns."""
         return cast_for(self.workers, self.config.learners, apart=self.algorithm.apart, dreams=self.algorithm.dreams)
+
+    @cached_property
+    def normalized(self) -> Normalized | None:
+        """What of the environment is normalized; None: nothing."""
+        return Normalized.by(self.config.normalize, self.spec)
+
+    def scaling(self, arena: Arena) -> Scaling | None:
+        """How observations are normalized, by what all workers have seen so far; None where they are not."""
+        if self.normalized is None:
+            return None
+        return self.normalized.scaling(Statistics(arena.below(PREFIX)).merged())
 
     @property
     def rests_matter(self) -> bool:
@@ -184,10 +197,15 @@ class Plan:
         for name, scheme in self.schemes.items():
             specs |= prefixed(f"sync/{name}", scheme.specs())
         specs |= self.diet.shared_specs()
+        if self.normalized is not None:
+            specs |= prefixed(PREFIX, Statistics.specs(len(self.cast.actors), self.normalized.width))
         for rank in range(workers):
             parts: dict[str, Spec] = {"acting": Stream.SPEC, "sampling": Stream.SPEC, **self.diet.own_specs(rank)}
             if rank in self.cast.actors:
                 parts |= prefixed("envs", self._env_specs(rank))
+                if self.normalized is not None:
+                    own = Normalizer.specs(self.normalized, window(self.config.algo, numbers), self.rows(rank))
+                    parts |= prefixed(PREFIX, own)
             if rank in self.cast.learners:
                 parts |= prefixed("algo", self.algorithm.specs(numbers, spec))
             if self.split:
@@ -272,6 +290,8 @@ class Plan:
             raise
         if self.resumed and not envs.continued:
             self.diet.interrupt(own)
+            if self.normalized is not None:
+                Normalizer.interrupt(own.below(PREFIX))
         return StartedEnvs(envs, obs)
 
     def _join(self, arena: Arena, links: Links, rank: int, own: Tensors, started: StartedEnvs | None) -> Worker:
@@ -296,9 +316,23 @@ class Plan:
             sampling=Stream(own["sampling"], derive(self.config.seed, "sampling", rank)),
             algo=self._algorithm_of(rank, own),
             started=started,
+            normalizer=self._normalizer(arena, own, rank),
         )
         role = BUILDERS[self.cast.roles[rank]](self, shop)
         return Worker(shop.orders, role, shop.algo, shop.clock, [shop.acting, shop.sampling], len(self.scalar_names))
+
+    def _normalizer(self, arena: Arena, own: Tensors, rank: int) -> Normalizer | None:
+        if self.normalized is None or rank not in self.cast.actors:
+            return None
+        statistics, actor = Statistics(arena.below(PREFIX)), self.cast.actors.index(rank)
+        return Normalizer(
+            own.below(PREFIX),
+            statistics,
+            actor,
+            self.normalized,
+            gamma=self.numbers.gamma,
+            later=self.algorithm.diet in DRAWN,
+        )
 
     def _algorithm_of(self, rank: int, own: Tensors) -> Algorithm:
         """This worker's copy. One that never learns has nothing to keep."""

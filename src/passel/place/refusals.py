@@ -7,6 +7,7 @@ from passel.algos.base import Algorithm
 from passel.config import RunConfig
 from passel.envs.levels import is_level_set
 from passel.place.cast import cast
+from passel.place.normalization import check_algorithm
 from passel.sync import SCHEMES
 from passel.sync.peers import Decentralised
 from passel.sync.tokenring import TokenRing
@@ -91,6 +92,7 @@ def check(config: RunConfig) -> None:
     reason = why_not(config.sync, config.place, config.workers, algo=config.algo, learners=config.learners)
     if reason:
         raise PasselError(reason)
+    check_algorithm(config)
     if issubclass(SCHEMES[config.sync], Decentralised):
         _check_peers(config)
     if is_level_set(config.env) and (ALGORITHMS[config.algo].apart or ALGORITHMS[config.algo].dreams):

@@ -9,6 +9,7 @@ from passel.algos.base import Algorithm
 from passel.arena import Arena, Tensors
 from passel.clock import Clock
 from passel.envs.base import Envs
+from passel.normalizer import Normalizer
 from passel.place.orders import Orders
 from passel.place.split import HalfLinks
 from passel.streams import Stream
@@ -50,3 +51,5 @@ class Shop:
     algo: Algorithm
     #: Of a worker that acts.
     started: StartedEnvs | None = None
+    #: Of a worker that acts, where observations or rewards are normalized.
+    normalizer: Normalizer | None = None

@@ -57,6 +57,7 @@ def resolve_config(*layers: Mapping[str, Any]) -> tuple[RunConfig, Any]:
         workers=config.workers or _default_workers(config),
         steps=config.steps or DEFAULT_STEPS,
         until_solved=_until_solved(said, config),
+        normalize=_normalize(config),
     )
     numbers = dataclasses.replace(numbers, **dict.fromkeys(_too_long(said, tuned, config, numbers), 0))
     if config.schedule_steps and not schedules(numbers):
@@ -123,6 +124,17 @@ def _refuse_two_lengths(said: Mapping[str, Any]) -> None:
                 f"{flag(steps)} and {flag(fraction)} both give the length of the same schedule. "
                 "Leave one of the two out."
             )
+
+
+def resolve_saved(content: Mapping[str, Any], *layers: Mapping[str, Any]) -> tuple[RunConfig, Any]:
+    """The same of a run's own config.toml. A setting that an earlier version did not know is off there."""
+    return resolve_config({"normalize": NONE}, content, *layers)
+
+
+def _normalize(config: RunConfig) -> Any:
+    """`auto` is for the environment to decide, where the algorithm leaves it a choice."""
+    decided = config.normalize == AUTO and not ALGORITHMS[config.algo].normalizes
+    return NONE if decided else config.normalize
 
 
 def _until_solved(said: Mapping[str, Any], config: RunConfig) -> bool:

@@ -122,7 +122,7 @@ ARROWS: dict[str, set[str]] = {
         "view",
         "__init__",
     },
-    "study": {"api", "envs", "evaluation", "run", "streams", "trained", "trust", "types"},
+    "study": {"api", "envs", "evaluation", "run", "streams", "trained", "trust", "types", "view"},
     "__init__": {"api", "policy", "run", "trained", "types"},
     "__main__": {"cli"},
 }

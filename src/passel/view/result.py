@@ -35,7 +35,7 @@ FILES = {
     "card.json": "the machine, versions, thread budget and environment protocol",
     "metrics.jsonl": "one line a report: speed, return, staleness, share of time",
     "events.jsonl": "what happened and when: checkpoints, restarts, solved, stopped",
-    "episodes.csv": "one row a training episode: its return and length, and when it ended",
+    "episodes.csv": "one row a training episode: return, length, when it ended",
     "checkpoints": "weights, optimiser, memory and random streams, to resume from",
     "tb": "TensorBoard events",
     "videos": "the best, median and worst evaluation episode",

@@ -27,6 +27,13 @@ SNAPSHOTS = 3
 PREFIX = "normalizer"
 
 
+def _clipped(numbers: Doubles) -> Floats:
+    """Within [-CLIP, CLIP]; changes `numbers`. Faster than np.clip on the few numbers of a step."""
+    np.minimum(numbers, CLIP, out=numbers)
+    np.maximum(numbers, -CLIP, out=numbers)
+    return numbers.astype(np.float32)
+
+
 @dataclass(frozen=True)
 class Scaling:
     """Observations brought to mean 0 and standard deviation 1: clip((obs - mean) / std, -CLIP, CLIP)."""
@@ -37,8 +44,7 @@ class Scaling:
     def __call__(self, obs: Array) -> Floats:
         apart = obs - self.mean
         apart /= self.std
-        np.clip(apart, -CLIP, CLIP, out=apart)
-        return apart.astype(np.float32)
+        return _clipped(apart)
 
 
 @dataclass(frozen=True)
@@ -265,8 +271,7 @@ class Normalizer:
     def _normal_reward(self, reward: Floats) -> Floats:
         if not self._normalized.reward:
             return reward
-        normal: Floats = np.clip(reward / self._return_std, -CLIP, CLIP).astype(np.float32)
-        return normal
+        return _clipped(reward / self._return_std)
 
     def _count(self) -> None:
         """A rollout is whole: add what was seen to the moments of this actor."""

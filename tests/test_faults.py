@@ -249,17 +249,19 @@ class TestCtrlC:
             self.check(command)
         assert_whole(run)
 
-    def test_during_evaluation(self, tmp_path: Path) -> None:
+    @pytest.mark.parametrize(("every", "least"), [("none", 100), ("10", 1)], ids=["the last", "during training"])
+    def test_during_evaluation(self, tmp_path: Path, every: str, least: int) -> None:
         """One that would take minutes: 100 copies, 200 steps of 5 ms."""
         run = tmp_path / "run"
         flags = ["--env", "harness:Slow-v0", "--steps", "100", "--eval-episodes", "100", "--out", "run"]
+        flags += ["--eval-every", every, "--select-episodes", "100"]
         with Command(tmp_path, "train", *TINY, *flags) as command:
             command.await_that((tmp_path / "evaluating").exists, "evaluation")
             command.ctrl_c()
             self.check(command)
         assert summary(run)["status"] == "stopped"
         assert summary(run)["eval"] is None
-        assert newest(run).step >= 100
+        assert newest(run).step >= least
         assert_whole(run)
 
     def test_during_a_checkpoint(self, tmp_path: Path) -> None:

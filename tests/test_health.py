@@ -68,7 +68,9 @@ def test_a_time_limit_below_the_reach_of_the_discount_and_the_scale_of_rewards_s
 def test_a_diverged_run_says_so_and_a_healthy_one_does_not(tmp_path: Path) -> None:
     wild: dict[str, Any] = {"optimizer": "sgd", "lr": 1e4, "max_grad_norm": 1.0, "warmup": 30}
     for name, more in {"healthy": {}, "diverged": wild}.items():
-        run = passel.train(**settings_for(workers=1, sync="solo", steps=100, **more), out=str(tmp_path / name))
+        run = passel.train(
+            **settings_for(workers=1, sync="solo", steps=100, epsilon_steps=20, **more), out=str(tmp_path / name)
+        )
         assert run.summary.status == "finished"
         said = [row["text"] for row in rows(run.path / "events.jsonl") if row["kind"] == "notice"]
         assert list(run.summary.warnings) == said

@@ -132,7 +132,7 @@ def steps_of(run: Path) -> list[int]:
 
 
 def milestones(run: Path) -> list[str]:
-    return [kind for kind in kinds(run) if kind not in ("checkpointed", "first step")]
+    return [kind for kind in kinds(run) if kind not in ("checkpointed", "evaluated", "first step")]
 
 
 def cut_back(run: Path, to: Path, step: int) -> Path:

@@ -414,6 +414,7 @@ TINY: dict[str, Any] = {
     "hidden": [8],
     "filters": [1, 1, 1],
     "eval_episodes": 1,
+    "eval_every": "none",
     "tensorboard": False,
     "quiet": True,
 }

@@ -239,7 +239,8 @@ def _draw_returns(axes: Any, runs: Sequence[Run], x: str) -> None:
         axes.plot(*run.column(x, "return_mean_100"), label=label, **_line_style(index))
         if points := run.evaluations(x):
             colour = _line_style(index)["color"]
-            axes.plot(*zip(*points, strict=True), marker="o", markersize=3.5, linestyle="none", color=colour)
+            dots = {"marker": "o", "markersize": 3.5, "linestyle": "none", "clip_on": False}
+            axes.plot(*zip(*points, strict=True), color=colour, **dots)
     for threshold in sorted({row["solved_at"] for run in runs for row in run.rows if row.get("solved_at") is not None}):
         axes.axhline(threshold, color=GREY, linestyle=(0, (4, 3)), linewidth=1, zorder=1)
         axes.annotate(

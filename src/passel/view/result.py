@@ -37,6 +37,7 @@ FILES = {
     "events.jsonl": "what happened and when: checkpoints, restarts, solved, stopped",
     "episodes.csv": "one row a training episode: return, length, when it ended",
     "checkpoints": "weights, optimiser, memory and random streams, to resume from",
+    "best": "the policy that evaluated best during training",
     "tb": "TensorBoard events",
     "videos": "the best, median and worst evaluation episode",
     "levels.json": "the score of each level, trained on and held out",

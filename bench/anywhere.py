@@ -95,10 +95,10 @@ def one_sb3(asked: dict[str, Any]) -> dict[str, Any]:
     kind = {"ppo": stable_baselines3.PPO, "dqn": stable_baselines3.DQN}[asked["algo"]]
     with tempfile.TemporaryDirectory(prefix="passel-anywhere-") as folder:
         model = kind(
-            "MlpPolicy", Monitor(_made(asked["env"])), seed=asked["seed"], device="cpu", **asked.get("settings", {})
+            "MlpPolicy", Monitor(made_of(asked["env"])), seed=asked["seed"], device="cpu", **asked.get("settings", {})
         )
         watch = EvalCallback(
-            Monitor(_made(asked["env"])),
+            Monitor(made_of(asked["env"])),
             n_eval_episodes=SELECTED_BY,
             eval_freq=max(1, asked["steps"] // EVALUATIONS),
             best_model_save_path=folder,
@@ -108,7 +108,7 @@ def one_sb3(asked: dict[str, Any]) -> dict[str, Any]:
         began = time.perf_counter()
         model.learn(asked["steps"], callback=watch, log_interval=None)
         took = time.perf_counter() - began
-        fresh = Monitor(_made(asked["env"]))
+        fresh = Monitor(made_of(asked["env"]))
         fresh.reset(seed=10_000 + asked["seed"])
         last, _ = evaluate_policy(model, fresh, n_eval_episodes=REPORTED)
         best, _ = evaluate_policy(kind.load(f"{folder}/best_model", device="cpu"), fresh, n_eval_episodes=REPORTED)
@@ -120,7 +120,7 @@ def one_sb3(asked: dict[str, Any]) -> dict[str, Any]:
 
 
 def one_random(asked: dict[str, Any]) -> dict[str, Any]:
-    env, scores = _made(asked["env"]), []
+    env, scores = made_of(asked["env"]), []
     env.action_space.seed(asked["seed"])
     for episode in range(REPORTED):
         env.reset(seed=asked["seed"] * 1000 + episode)
@@ -132,7 +132,7 @@ def one_random(asked: dict[str, Any]) -> dict[str, Any]:
     return {"last": sum(scores) / len(scores)}
 
 
-def _made(env: str) -> Any:
+def made_of(env: str) -> Any:
     import gymnasium as gym
 
     module, _, function = env.partition(":")

@@ -24,8 +24,8 @@ from typing import Any
 
 import psutil
 
-from before_after import CELLS, LEAST, ROOT, worktree
-from common import HERE, BenchError, Progress, machine, middle, number, parser, table, write
+from before_after import CELLS, LEAST, ROOT, row, worktree
+from common import HERE, BenchError, Progress, machine, parser, table, write
 
 SETTLE = 0.5  # seconds after a run was continued that are not counted
 START = 60.0  # seconds that a run may take until every worker learns
@@ -134,7 +134,7 @@ def main() -> None:
     said = options.parse_args()
     card = machine()
     progress = Progress(said.starts * said.pairs * len(said.cells))
-    found: dict[str, list[dict[str, float]]] = {cell: [] for cell in said.cells}
+    found: dict[str, Any] = {cell: {"before": [], "after": []} for cell in said.cells}
     with worktree(said.commit) as before:
         for cell in said.cells:
             for start in range(said.starts):
@@ -143,14 +143,9 @@ def main() -> None:
                         progress.begin(f"{cell}, start {start + 1}, pair {pair + 1}")
                         order = ("before", "after") if pair % 2 == 0 else ("after", "before")
                         speeds = {name: window(sides[name], said.seconds) for name in order}
-                        found[cell].append(speeds)
+                        for name, speed in speeds.items():
+                            found[cell][name].append({"steps_per_second": speed})
                         progress.end(f"{speeds['after'] / speeds['before']:.3f}")
-    rows = []
-    for cell, pairs in found.items():
-        ratios = [pair["after"] / pair["before"] for pair in pairs]
-        speeds = [number(middle([pair[side] for pair in pairs])) for side in ("before", "after")]
-        spread = f"{min(ratios):.3f} to {max(ratios):.3f}"
-        rows.append([cell, *speeds, f"{middle(ratios):.3f}", spread, "yes" if middle(ratios) >= LEAST else "no"])
     head = ["work", "before, steps/s", "after, steps/s", "median ratio", "range", f"at least {LEAST}"]
     text = (
         f"Before: commit {said.commit}. Medians of {said.starts * said.pairs} pairs of windows of {said.seconds:g} s: "
@@ -161,8 +156,8 @@ def main() -> None:
         "Steps a second, before and after, interleaved",
         said.out,
         card,
-        [text, table(head, rows)],
-        {"pairs": found},
+        [text, table(head, [row(cell, runs) for cell, runs in found.items()])],
+        {"rounds": found},
     )
 
 

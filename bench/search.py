@@ -16,7 +16,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from anywhere import ENVS, EVALUATIONS, _made
+from anywhere import ENVS, EVALUATIONS, made_of
 from common import machine, parser, table, write
 
 #: Random play, and what counts as good: scores of a well-tuned agent at such budgets.
@@ -81,7 +81,7 @@ def score(name: str, algo: str, settings: dict[str, Any], seed: int) -> float:
     env, steps = ENVS[name], min(ENVS[name][algo], CUT.get(name, 10**9))
     with tempfile.TemporaryDirectory(prefix="passel-search-") as folder:
         run = passel.train(
-            env["env"] if ":" not in env["env"] else lambda: _made(env["env"]),
+            env["env"] if ":" not in env["env"] else lambda: made_of(env["env"]),
             algo=algo,
             steps=steps,
             seed=seed,

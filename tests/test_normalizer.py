@@ -349,7 +349,8 @@ class TestInARun:
         rows = joined(whole, 10_000)
         assert merged.count == len(rows)
         np.testing.assert_allclose(merged.mean[:4], rows.mean(axis=0, dtype=np.float64), rtol=1e-9)
-        scaling = plan.scaling(arena)
+        assert plan.normalized is not None
+        scaling = plan.normalized.scaling(merged)
         assert scaling is not None
         np.testing.assert_array_equal(scaling.mean, merged.mean[:4])
         for actor, steps in seen.items():

@@ -16,8 +16,9 @@ from gymnasium.spaces import Box, Discrete
 import passel
 from harness import kinds, newest, rows, summary
 from passel import examiner, trained
+from passel.arena import Arena
 from passel.run import checkpoint
-from passel.selection import COST, IN_A_RUN, interval
+from passel.selection import COST, IN_A_RUN, Snapshot, interval
 from passel.trained import SkippedCheckpointWarning, vectors_of
 from passel.types import Episode, PasselError
 from small import CORRIDOR, IDENTITY, settings_for, small_plan
@@ -222,9 +223,6 @@ class TestTheEnd:
 
     def test_parameters_that_are_not_finite_are_never_the_best(self, tmp_path: Path) -> None:
         plan = small_plan(eval_every=100)
-        from passel.arena import Arena
-        from passel.selection import Snapshot
-
         arena = Arena(plan.specs())
         plan.prepare(arena)
         vectors = {f"sync/{name}/vector": arena[f"sync/{name}/vector"].clone() for name in plan.schemes}

@@ -9,7 +9,6 @@ import traceback
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
-from passel.arena import Arena
 from passel.evaluation import EvaluationStoppedError, level_table, play, play_levels, summarise
 from passel.journal import Journal
 from passel.place.budget import at_most, usable_cores
@@ -30,19 +29,14 @@ class Examiner:
     traceback. `go_on` is asked after every step.
     """
 
-    def __init__(self, plan: Plan, arena: Arena, journal: Journal, go_on: Callable[[], bool]) -> None:
-        self._plan, self._arena, self._journal, self._go_on = plan, arena, journal, go_on
+    def __init__(self, plan: Plan, journal: Journal, go_on: Callable[[], bool]) -> None:
+        self._plan, self._journal, self._go_on = plan, journal, go_on
         self._trained: dict[str, list[Episode]] | None = None
         #: How many evaluations have failed since the last that did not.
         self.failures = 0
         #: Whether there are evaluations during training, whose curve the score in the end is no point of: it may be of
         #: a policy of long ago.
         self.periodic = False
-
-    def policy(self) -> Policy:
-        plan = self._plan
-        vectors = {name: self._arena[f"sync/{name}/vector"] for name in plan.schemes}
-        return Policy(plan.algorithm, plan.numbers, plan.spec, vectors, plan.scaling(self._arena))
 
     def evaluate(self, policy: Policy, role: str, steps: int) -> EvalResult | None:
         """The scores of `--eval-episodes` fresh episodes; None if it was stopped or failed. `role` names their seeds:

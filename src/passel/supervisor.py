@@ -141,7 +141,7 @@ class Supervisor:
         self._peak = PeakRss(os.getpid())
         self._peak.mb = history.peak_rss_mb
         self.threshold = plan.config.solved_at if plan.config.solved_at is not None else plan.spec.reward_threshold
-        self._examiner = Examiner(plan, arena, self._journal, lambda: interrupts.requested is None)
+        self._examiner = Examiner(plan, self._journal, lambda: interrupts.requested is None)
         self._selection = Selection(plan, arena, self._examiner, self._journal, history)
 
     @property
@@ -187,7 +187,7 @@ class Supervisor:
         if self._plan.config.tensorboard:
             spec = self._plan.spec
             example = torch.zeros((1, *spec.obs_shape), dtype=torch.from_numpy(np.empty(0, spec.obs_dtype)).dtype)
-            for network in self._examiner.policy().networks.values():
+            for network in self._selection.policy(self._selection.snapshot(self._board.steps)).networks.values():
                 self._journal.draw(network, example)
 
     def _watch(self) -> Status:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from harness import rows
-from passel.study.jobs import Job, by_group, run_jobs
+from passel.study.jobs import Job, run_jobs
 from passel.types import PasselError
 
 
@@ -73,8 +73,3 @@ def test_one_that_never_ends(tmp_path: Path) -> None:
 def test_keys_must_differ(tmp_path: Path) -> None:
     with pytest.raises(PasselError, match="two jobs of a study have the key a"):
         run_jobs([job("a", ""), job("a", "")], tmp_path / "r.jsonl")
-
-
-def test_groups_keep_the_order() -> None:
-    found = by_group({"x-1": {"s": 1}, "y-1": {"s": 2}, "x-2": {"s": 3}}, lambda key, _: key[0])
-    assert found == {"x": [{"s": 1}, {"s": 3}], "y": [{"s": 2}]}

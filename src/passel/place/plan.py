@@ -26,7 +26,7 @@ from passel.envs.levels import Copies
 from passel.envs.make import make_envs
 from passel.envs.make import specs as env_specs
 from passel.maths.schedules import linear
-from passel.normalizer import PREFIX, Normalized, Normalizer, Scaling, Statistics
+from passel.normalizer import PREFIX, Normalized, Normalizer, Statistics
 from passel.place.board import Board
 from passel.place.budget import threads_of_learner
 from passel.place.builders import BUILDERS
@@ -97,12 +97,6 @@ class Plan:
     def normalized(self) -> Normalized | None:
         """What of the environment is normalized; None: nothing."""
         return Normalized.by(self.config.normalize, self.spec)
-
-    def scaling(self, arena: Arena) -> Scaling | None:
-        """How observations are normalized, by what all workers have seen so far; None where they are not."""
-        if self.normalized is None:
-            return None
-        return self.normalized.scaling(Statistics(arena.below(PREFIX)).merged())
 
     @property
     def rests_matter(self) -> bool:

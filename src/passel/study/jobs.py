@@ -7,7 +7,7 @@ import shlex
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from pathlib import Path
@@ -118,11 +118,3 @@ class _Pool:
         except (IndexError, ValueError):
             found = None
         return found if isinstance(found, dict) else JobError(f"{shlex.join(job.command)} printed no result.")
-
-
-def by_group(results: Mapping[str, Result], group: Callable[[str, Result], str]) -> dict[str, list[Result]]:
-    """The results in groups, each in the order of the study."""
-    found: dict[str, list[Result]] = {}
-    for key, result in results.items():
-        found.setdefault(group(key, result), []).append(result)
-    return found

@@ -19,8 +19,8 @@ INSTALLED := $(VENV)/.installed
 PEERS_INSTALLED := $(PEERS)/.installed
 
 BENCHES := update_cost conv_update startup dqn_speed ppo_speed scaling without_centre split time_to_solve replay_vs_cpprb \
-	anywhere replay_memory remote_envs joint_speed joint_memory joint_procgen tetris atari_speed breakout_speed first_lessons awr dyna
-WITH_PEERS := anywhere dqn_speed ppo_speed breakout_speed time_to_solve
+	anywhere workers replay_memory remote_envs joint_speed joint_memory joint_procgen tetris atari_speed breakout_speed first_lessons awr dyna
+WITH_PEERS := dqn_speed ppo_speed breakout_speed time_to_solve
 
 .DEFAULT_GOAL := help
 .PHONY: help install train test test-isa lint mutants format bench clean
@@ -35,8 +35,8 @@ help: ## Show this list.
 
 install: $(INSTALLED) ## Install passel with all it can use and its tests' tools into .venv (once).
 
-train: $(INSTALLED) ## Train an agent: passel train $(ARGS).
-	@$(BIN)/passel train $(ARGS)
+train: $(INSTALLED) ## Train an agent in little time: passel train --tune-for seconds $(ARGS).
+	@$(BIN)/passel train --tune-for seconds $(ARGS)
 
 test: lint ## Check style and types, then run the tests: what CI runs.
 	@echo "pytest"
@@ -64,16 +64,17 @@ bench-%: $(INSTALLED) ## Measure one thing: make bench-dqn_speed.
 
 $(addprefix bench-,$(WITH_PEERS)): $(PEERS_INSTALLED)
 
-# It looks into cpprb's memory and ours in one process, so it runs where both are.
-bench-replay_vs_cpprb: $(PEERS_INSTALLED)
-	@$(PEERS)/bin/python bench/replay_vs_cpprb.py $(ARGS)
+# They run where the peers and their environments are: one looks into cpprb's memory and ours in one process.
+IN_PEERS := replay_vs_cpprb anywhere search
+$(addprefix bench-,$(IN_PEERS)): bench-%: $(PEERS_INSTALLED)
+	@$(PEERS)/bin/python bench/$*.py $(ARGS)
 
 clean: ## Remove what make made; runs/ stays.
 	rm -rf $(VENV) $(PEERS) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find src tests bench -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(INSTALLED): EXTRAS := all,test
-$(PEERS_INSTALLED): EXTRAS := atari,box2d,fast,bench
+$(PEERS_INSTALLED): EXTRAS := atari,box2d,fast,study,bench
 
 # The stamp is the last thing that is made: an interrupted install is begun again by the next.
 %/.installed: pyproject.toml constraints.txt

@@ -16,7 +16,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from anywhere import ENVS, EVALUATIONS, made_of
+from anywhere import ENVS, made_of
 from common import machine, parser, table, write
 
 #: Random play, and what counts as good: scores of a well-tuned agent at such budgets.
@@ -31,7 +31,10 @@ SCALES: dict[str, tuple[float, float]] = {
     "Catch": (-0.6, 1.0),
 }
 #: Steps of a trial, where the study's budget would take too long to be searched with.
-CUT = {"LunarLander": 200_000, "MinAtar Breakout": 200_000, "MinAtar Asterix": 200_000, "InvertedPendulum": 100_000}
+CUT = {
+    **{"CartPole": 60_000, "Acrobot": 60_000, "LunarLander": 150_000, "InvertedPendulum": 60_000},
+    **{"MinAtar Breakout": 100_000, "MinAtar Asterix": 100_000},
+}
 
 
 def suggest_dqn(trial: Any) -> dict[str, Any]:
@@ -39,6 +42,7 @@ def suggest_dqn(trial: Any) -> dict[str, Any]:
         "lr": trial.suggest_float("lr", 1e-4, 5e-3, log=True),
         "batch": trial.suggest_categorical("batch", [32, 64, 128, 256]),
         "hidden": [trial.suggest_categorical("width", [64, 128, 256])] * 2,
+        "layer_norm": "yes" if trial.suggest_categorical("layer_norm", [True, False]) else "no",
         "n_step": trial.suggest_int("n_step", 1, 6),
         "updates_per_step": trial.suggest_categorical("updates_per_step", [0.25, 0.5, 1.0]),
         "target_every": 1,
@@ -53,12 +57,13 @@ def suggest_dqn(trial: Any) -> dict[str, Any]:
 
 
 def suggest_ppo(trial: Any) -> dict[str, Any]:
-    envs, horizon = trial.suggest_categorical("rollout", ["4x512", "8x256", "16x128", "16x64", "8x128"]).split("x")
-    rows = int(envs) * int(horizon)
+    envs, horizon = trial.suggest_categorical("rollout", ["4x256", "8x64", "8x128", "8x256", "16x64", "16x128"]).split(
+        "x"
+    )
     return {
         "envs": int(envs),
         "horizon": int(horizon),
-        "minibatches": rows // trial.suggest_categorical("batch", [32, 64, 128, 256]),
+        "batch": trial.suggest_categorical("batch", [32, 64, 128, 256]),
         "epochs": trial.suggest_categorical("epochs", [4, 10, 20]),
         "lr": trial.suggest_float("lr", 1e-4, 3e-3, log=True),
         "lr_end": trial.suggest_categorical("lr_end", ["none", 0.0]),
@@ -71,6 +76,39 @@ def suggest_ppo(trial: Any) -> dict[str, Any]:
 
 
 SUGGEST = {"dqn": suggest_dqn, "ppo": suggest_ppo}
+#: Where the search begins: numbers that others use as defaults, and what is known from single environments.
+_PPO: dict[str, Any] = {
+    **{"rollout": "16x128", "batch": 64, "epochs": 10, "lr": 3e-4, "lr_end": "none", "gamma": 0.99, "gae_lambda": 0.95},
+    **{"entropy": 0.0, "clip": 0.2, "max_grad_norm": 0.5},
+}
+_DQN: dict[str, Any] = {
+    **{"lr": 1e-3, "batch": 128, "width": 128, "n_step": 3, "updates_per_step": 0.25, "target_tau": 1e-2, "envs": 8},
+    **{
+        "epsilon_fraction": 0.1,
+        "epsilon_end": 0.02,
+        "gamma": 0.99,
+        "lr_end": "none",
+        "double": True,
+        "layer_norm": True,
+    },
+}
+FIRST: dict[str, list[dict[str, Any]]] = {
+    "ppo": [
+        _PPO,
+        {**_PPO, "rollout": "8x128", "lr": 1e-3, "lr_end": 0.0, "entropy": 0.001},
+        {**_PPO, "rollout": "8x64", "batch": 128, "epochs": 20, "lr": 1e-3, "lr_end": 0.0, "gae_lambda": 0.9},
+        {**_PPO, "lr": 1e-3, "lr_end": 0.0, "gamma": 0.995, "entropy": 0.01},
+    ],
+    "dqn": [
+        _DQN,
+        {**_DQN, "layer_norm": False},
+        {**_DQN, "updates_per_step": 0.5, "envs": 4, "lr_end": 1e-4},
+        {**_DQN, "updates_per_step": 1.0, "batch": 64, "envs": 4, "lr": 5e-4, "target_tau": 5e-3},
+        {**_DQN, "width": 256, "lr": 5e-4, "updates_per_step": 0.5, "envs": 4},
+    ],
+}
+#: Evaluations of a trial's run, and episodes of each.
+LOOKS, EPISODES = 10, 5
 
 
 def score(name: str, algo: str, settings: dict[str, Any], seed: int) -> float:
@@ -90,7 +128,8 @@ def score(name: str, algo: str, settings: dict[str, Any], seed: int) -> float:
             place="inline",
             out=f"{folder}/run",
             until_solved=False,
-            eval_every=steps // EVALUATIONS,
+            eval_every=steps // LOOKS,
+            select_episodes=EPISODES,
             eval_episodes=0,
             tensorboard=False,
             quiet=True,
@@ -111,6 +150,7 @@ def main() -> None:
     made = parser(__doc__)
     made.add_argument("algo", choices=list(SUGGEST), help="Algorithm.")
     made.add_argument("--trials", type=int, default=40, help="Trials to add (default 40).")
+    made.add_argument("--minutes", type=float, help="Begin no trial after this time.")
     made.add_argument("--seeds", type=int, default=1, help="Seeds of each trial (default 1).")
     made.add_argument(
         "--envs", nargs="+", choices=list(SCALES), default=list(SCALES), help="Environments of the search."
@@ -145,11 +185,13 @@ def main() -> None:
         storage=JournalStorage(JournalFileBackend(str(log))),
         direction="maximize",
         load_if_exists=True,
-        sampler=optuna.samplers.TPESampler(multivariate=True, constant_liar=True),
+        sampler=optuna.samplers.TPESampler(n_startup_trials=12, multivariate=True, constant_liar=True),
         pruner=optuna.pruners.MedianPruner(n_startup_trials=8, n_warmup_steps=1),
     )
+    for settings in FIRST[said.algo]:
+        study.enqueue_trial(settings, skip_if_exists=True)
     card = machine()
-    study.optimize(objective, n_trials=said.trials)
+    study.optimize(objective, n_trials=said.trials, timeout=said.minutes * 60 if said.minutes else None)
     ended = [trial for trial in study.trials if trial.value is not None and trial.state.name == "COMPLETE"]
     best = sorted(ended, key=lambda trial: -(trial.value or 0.0))[:10]
     rows = [

@@ -127,7 +127,7 @@ def test_a_run_keeps_what_was_chosen(tmp_path: Path, described: list[Any]) -> No
     run = passel.train(AIM, **SHORT, algo="auto", horizon=8, minibatches=1, out=str(tmp_path / "run"), view=view).path
     assert tomllib.loads((run / "config.toml").read_text())["algo"] == "ppo"
     assert "Algo: ppo (actions are vectors)." in view.said
-    assert f"No preset for (ppo, {AIM}): the defaults of ppo are used." in view.said
+    assert f"No preset for (ppo, {AIM}): the defaults of ppo (tuned for steps) are used." in view.said
     assert described == [AIM]
     passel.resume(run, steps=60, quiet=True)
     for algo in ({}, {"algo": "auto"}):
@@ -141,7 +141,7 @@ def test_settings_of_another_algorithm_are_refused_with_the_choice() -> None:
     with pytest.raises(PasselError, match=r"--algo auto is dqn here, because actions are discrete: .* called horizon"):
         planned(CORRIDOR, algo="auto", horizon=8)
     with pytest.raises(PasselError, match=r"--minibatches 4 does not divide the 10 steps"):
-        planned(CORRIDOR, algo="auto", horizon=5)
+        planned(CORRIDOR, algo="auto", horizon=5, minibatches=4)
     with pytest.raises(PasselError, match=r"--algo dqn chooses among Discrete actions.* Use --algo a3c or ppo"):
         planned(AIM, capacity=500)
 

@@ -64,6 +64,7 @@ class TestLayers:
         config, numbers = resolve_config({})
         defaults = RunConfig(workers=usable_cores(), steps=presets.DEFAULT_STEPS, normalize="none")
         tuned = presets.preset("dqn", RunConfig.env)
+        tuned = tuned | {"envs": max(tuned.get("envs", defaults.envs) // usable_cores(), 1)}
         assert config == dataclasses.replace(defaults, **{k: v for k, v in tuned.items() if hasattr(defaults, k)})
         changed = {k: tuple(v) if isinstance(v, list) else v for k, v in tuned.items() if hasattr(numbers, k)}
         assert numbers == dataclasses.replace(ALGORITHMS["dqn"].Config(), **changed)
@@ -78,7 +79,7 @@ class TestLayers:
 
     def test_a_preset_may_be_another_under_one_scheme(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setitem(presets.PRESETS, ("dqn", "CartPole-v1"), {"lr": 0.5, "gamma": 0.5})
-        monkeypatch.setitem(presets.UNDER, ("dqn", "CartPole-v1", "gossip"), {"lr": 0.25, "steps": 1234})
+        monkeypatch.setitem(presets.UNDER, ("dqn", "CartPole-v1", "gossip", "steps"), {"lr": 0.25, "steps": 1234})
         config, numbers = resolve_config({"env": "CartPole-v1", "sync": "gossip"})
         assert (numbers.lr, numbers.gamma, config.steps) == (0.25, 0.5, 1234)
         config, numbers = resolve_config({"env": "CartPole-v1", "sync": "locked"})
@@ -96,6 +97,12 @@ class TestLayers:
     @pytest.mark.parametrize(("algo", "env"), presets.PRESETS, ids=str)
     def test_every_preset_is_a_configuration_that_runs(self, algo: str, env: str) -> None:
         resolve_config({"algo": algo, "env": env})
+
+    @pytest.mark.parametrize(("said", "last"), [({}, 1e-4), ({"lr": 1e-5}, None), ({"lr": 1e-5, "lr_end": 1e-4}, 1e-4)])
+    def test_a_learning_rate_that_was_given_does_not_rise_to_a_default(
+        self, said: dict[str, Any], last: float | None
+    ) -> None:
+        assert resolve_config({"algo": "ppo", "env": "MyEnv-v0", **said})[1].lr_end == last
 
     def test_workers_are_one_for_each_core_and_one_under_solo(self) -> None:
         assert resolve_config({"sync": "hogwild"})[0].workers == usable_cores()
@@ -214,8 +221,8 @@ class TestNothingIsSilentlyIgnored:
             ({"centred": True}, "--centred has no effect without --optimizer rmsprop"),
             ({"momentum": 0.9}, "--momentum has no effect on adam"),
             ({"optimizer": "sgd", "optimizer_eps": 1e-5}, "--optimizer-eps has no effect on sgd"),
-            ({"algo": "ppo", "env": "CartPole-v1", "lr_fraction": 0.5}, "--lr-fraction has no effect without --lr-end"),
-            ({"algo": "ppo", "env": "CartPole-v1", "lr_steps": 50}, "--lr-steps has no effect without --lr-end"),
+            ({"algo": "a3c", "env": "CartPole-v1", "lr_fraction": 0.5}, "--lr-fraction has no effect without --lr-end"),
+            ({"algo": "a3c", "env": "CartPole-v1", "lr_steps": 50}, "--lr-steps has no effect without --lr-end"),
             ({"algo": "apex", "epsilon_fraction": 0.5}, "--epsilon-fraction has no effect without --algo dqn"),
             ({"epsilon_steps": 5, "epsilon_fraction": 0.1}, "--epsilon-steps and --epsilon-fraction both give"),
             ({"lr_steps": 5, "lr_fraction": 1.0, "lr_end": 0.1}, "--lr-steps and --lr-fraction both give"),
@@ -302,7 +309,7 @@ class TestRanges:
     )
     def test_out_of_range_is_refused_with_the_range(self, key: str, value: Any, words: str) -> None:
         with pytest.raises(PasselError) as caught:
-            resolve_config({key: value})
+            resolve_config({"lr_end": 1e-5, key: value})
         assert str(caught.value) == f"{resolving.flag(key)} is {value}, and must be {words}."
 
     @pytest.mark.parametrize("key", ["lr", "updates_per_step"])
@@ -329,7 +336,8 @@ class TestRanges:
                 resolve_config({"algo": algo, **more, field.name: -1})
 
 
-CARTPOLE = {"env": "CartPole-v1"}
+#: Its preset has schedules in steps.
+CARTPOLE = {"env": "CartPole-v1", "tune_for": "seconds"}
 
 
 class TestLengthsOfSchedules:
@@ -396,9 +404,9 @@ class TestStartLines:
     @pytest.mark.parametrize(
         ("said", "line"),
         [
-            ({"env": "CartPole-v1"}, "Preset: dqn on CartPole-v1."),
-            ({"env": "MyEnv-v0"}, "No preset for (dqn, MyEnv-v0): the defaults of dqn are used."),
-            ({"env": "CartPole-v1", "algo": "ppo"}, "No preset for (ppo, CartPole-v1): the defaults of ppo are used."),
+            (CARTPOLE, "Preset: dqn on CartPole-v1 (tuned for seconds)."),
+            ({"env": "MyEnv-v0"}, "No preset for (dqn, MyEnv-v0): the defaults of dqn (tuned for steps) are used."),
+            ({"env": "CartPole-v1", "algo": "a3c"}, "No preset for (a3c, CartPole-v1): the defaults of a3c are used."),
             ({"env": "ALE/Pong-v5"}, "Preset: dqn on Atari games."),
             (
                 {"env": "ALE/Pong-v5", "algo": "awr"},

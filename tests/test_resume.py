@@ -121,6 +121,8 @@ DREAMING: dict[str, dict[str, Any]] = {
         "dyna-models-together": {"workers": 4, "sync": "server", "model_sync": "allreduce", **CORRIDOR},
         "dyna-grounded": {"workers": 2, "grounded": True, "dream_depth": 3, "envs": 1},
         "dyna-without-dreams": {"workers": 1, "dream_ratio": 0.0},
+        "dyna-that-ends-dreaming": {"workers": 1, "dream_fraction": 0.5, "prioritized": True},
+        "dyna-that-ends-dreaming-together": {"workers": 3, "dream_fraction": 0.4, "model_sync": "allreduce"},
     }.items()
 }
 #: What the board tells of this process rather than of the run: how long things took, and the mean staleness since.

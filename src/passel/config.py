@@ -56,6 +56,9 @@ class RunConfig:
     learners: int = option(
         1, "Of several workers, how many only learn, where an algorithm has actors apart (impala, apex)."
     )
+    tune_for: Literal["steps", "seconds"] = option(
+        "steps", "What defaults and presets are chosen for, where they differ: few steps, or few seconds (ppo, dqn)."
+    )
     steps: int = option(0, "Stop after this many agent steps in all workers together; 0 means the preset's number.")
     schedule_steps: int = option(
         0,
@@ -98,7 +101,11 @@ class RunConfig:
     patience: int = option(
         0, "Stop after this many evaluations in a row without a better mean return; 0: train to the end."
     )
-    envs: int = option(16, "Environments that each worker steps at once; with a list of levels, of each level.")
+    envs: int = option(
+        16,
+        "Environments that each worker steps at once; with a list of levels, of each level. Not given: the preset's "
+        "or the algorithm's number, divided among the workers of a run tuned for steps.",
+    )
     backend: Literal["auto", "ale", "gymnasium", "envpool"] = option(
         "auto",
         "Who steps the environments: ale for Atari games (ALE/...), envpool where it is known to be equal and "

@@ -22,7 +22,7 @@ from rounding import Gradient, assert_rounded, gradient_of
 
 SPEC = EnvSpec("test", (3,), np.dtype(np.float32), n_actions=4)
 IMAGES = EnvSpec("images", (1, 36, 36), np.dtype(np.uint8), n_actions=4)
-CONFIG = DQNConfig(hidden=(8,), target_every=10, huber=0.5)
+CONFIG = DQNConfig(hidden=(8,), layer_norm="no", target_every=10, huber=0.5)
 
 
 def make(config: DQNConfig = CONFIG, spec: EnvSpec = SPEC, seed: int = 0) -> DQN:
@@ -287,6 +287,18 @@ def test_greedy_means_the_largest_expectation_and_the_module_says_the_same(dueli
 def test_specs_of_distributions_are_the_size_of_the_network(dueling: bool) -> None:
     config = replace(C51, dueling=dueling)
     assert DQN.specs(config, SPEC)["target"].shape == (len(make(config).flats["q"]),)
+
+
+def test_hidden_layers_of_vectors_are_normalized_and_those_of_images_are_not() -> None:
+    def norms(config: DQNConfig, *spec: EnvSpec) -> int:
+        network = make(config, *spec)._online
+        return sum(isinstance(module, torch.nn.LayerNorm) for module in network.modules())
+
+    hidden = len(CONFIG.hidden)
+    assert [norms(replace(CONFIG, layer_norm=choice)) for choice in ("auto", "yes", "no")] == [hidden, hidden, 0]  # type: ignore[arg-type]
+    assert norms(replace(CONFIG, layer_norm="auto"), IMAGES) == 0
+    with pytest.raises(PasselError, match="--layer-norm yes is for observations that are vectors, and those of"):
+        make(replace(CONFIG, layer_norm="yes"), IMAGES)
 
 
 def test_a_precision_that_nothing_is_multiplied_in_is_refused() -> None:

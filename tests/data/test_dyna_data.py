@@ -424,7 +424,9 @@ class TestTwoMemories:
         imagined = Imagined(tensors(Imagined.dated_specs(100, OBS, 1)), 0, lambda: 0, age=0)
         ratios = Limiter(tensors(Limiter.specs(1, 1)), ratio=ratio, batch=4, warmup=0, slack=4)
         reuse = Limiter(tensors(Limiter.specs(1, 1)), ratio=2.0, batch=4, warmup=0, slack=4)
-        lessons = TwoMemories(waking, imagined, ratios, reuse, np.random.default_rng(0), batch=4, dreams=True)
+        real_rows = waking.replay._memory
+        rng = np.random.default_rng(0)
+        lessons = TwoMemories(waking, imagined, real_rows, ratios, reuse, rng, batch=4, dreams=True)
         taught = ModelLessons(trail, models, np.random.default_rng(0), rows=4)
         real = dreamt = 0
         for number in range(400):
@@ -452,7 +454,8 @@ class TestTwoMemories:
         waking, _, _ = self.waking()
         nothing = Imagined(tensors(Imagined.dated_specs(10, OBS, 1)), 0, lambda: 0, age=0)
         limits = [Limiter(tensors(Limiter.specs(1, 1)), ratio=r, batch=4, warmup=0, slack=4) for r in (0.0, 2.0)]
-        lessons = TwoMemories(waking, nothing, *limits, np.random.default_rng(0), batch=4, dreams=False)
+        rng = np.random.default_rng(0)
+        lessons = TwoMemories(waking, nothing, waking.replay._memory, *limits, rng, batch=4, dreams=False)
         for number in range(50):
             assert lessons.room()
             assert not lessons.dream_due()
@@ -461,3 +464,41 @@ class TestTwoMemories:
             waking.push(obs, np.array([0]), step_of(obs), number)
             if lessons.real_due():
                 lessons.batch(number)
+
+    def test_when_dreaming_is_over_as_many_updates_go_on_with_real_rows(self) -> None:
+        waking, _, _ = self.waking()
+        imagined = Imagined(tensors(Imagined.dated_specs(100, OBS, 1)), 0, lambda: 0, age=0)
+        ratios = Limiter(tensors(Limiter.specs(1, 1)), ratio=4.0, batch=4, warmup=0, slack=4)
+        reuse = Limiter(tensors(Limiter.specs(1, 1)), ratio=2.0, batch=4, warmup=0, slack=4)
+        now = 0
+        lessons = TwoMemories(
+            waking,
+            imagined,
+            waking.replay._memory,
+            ratios,
+            reuse,
+            np.random.default_rng(0),
+            batch=4,
+            dreams=True,
+            over=lambda: now >= 200,
+        )
+        updates = {"real": [0, 0], "other": [0, 0]}
+        dreamt_at = []
+        for now in range(400):
+            if lessons.room():
+                obs = np.full((1, 2), 2 * now, np.float32)
+                waking.push(obs, np.array([0]), step_of(obs), now)
+            if lessons.real_due():
+                assert (lessons.batch(now).reward % 2 == 0).all()
+                updates["real"][now >= 200] += 1
+            while lessons.dream_due():
+                imagined.remember(rows([2 * now + 1] * 4), 0)
+                reuse.inserted(4)
+                dreamt_at.append(now)
+            while lessons.imagined_due():
+                odd = lessons.batch(now).reward % 2 == 1
+                assert odd.all() == odd.any() == (now < 200)
+                updates["other"][now >= 200] += 1
+        assert 150 < max(dreamt_at) < 200
+        for before_and_after in (0, 1):
+            assert updates["other"][before_and_after] == pytest.approx(4 * updates["real"][before_and_after], rel=0.1)

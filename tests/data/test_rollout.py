@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from passel.arena import Arena
-from passel.data.rollout import RolloutExperience, RolloutShape
+from passel.data.rollout import RolloutExperience, RolloutShape, minibatches_of
 from passel.types import Array, Floats, Grid, Ints, Judgement, Minibatch, Opinion, Step
 
 T, N = 4, 3
@@ -301,3 +301,24 @@ def test_what_acting_has_said_is_not_asked_again(resumed: bool) -> None:
     assert np.array_equal(batch.value, 100 * time + env)
     assert np.array_equal(batch.logp, -time)
     assert np.array_equal(batch.advantage, 10 * batch.value + T), "the last observations are the states after T steps"
+
+
+@pytest.mark.parametrize(
+    ("rows", "batch", "expected"),
+    [
+        (2048, 64, 32),
+        (2048, 2048, 1),
+        (2048, 5000, 1),
+        (300, 64, 4),
+        (300, 75, 4),
+        (300, 76, 3),
+        (91, 64, 1),
+        (1, 1, 1),
+    ],
+)
+def test_a_rollout_falls_into_parts_of_the_size_asked_for_or_the_next_larger(
+    rows: int, batch: int, expected: int
+) -> None:
+    assert minibatches_of(rows, batch) == expected
+    smaller = [parts for parts in range(expected + 1, rows + 1) if rows % parts == 0]
+    assert all(rows // parts < batch for parts in smaller)

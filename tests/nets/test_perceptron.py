@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import numpy as np
@@ -28,6 +29,18 @@ def test_it_is_a_composition_of_linear_maps_and_relus() -> None:
     torch.testing.assert_close(network(x), expected)
 
 
+def test_a_layer_norm_stands_before_each_relu_but_the_last() -> None:
+    network, x = Perceptron(3, (5, 4, 2), layer_norm=True), torch.randn(7, 3)
+    y = x
+    for number, layer in enumerate(module for module in network.layers if isinstance(module, torch.nn.Linear)):
+        y = y @ layer.weight.T + layer.bias
+        if number < 2:
+            y = (y - y.mean(1, keepdim=True)) / (y.var(1, keepdim=True, unbiased=False) + 1e-5).sqrt()
+        y = y.clamp(min=0)
+    torch.testing.assert_close(network(x), y)
+    assert sum(weight.numel() for weight in network.parameters()) == 20 + 24 + 10
+
+
 @given(widths, st.integers(1, 6), st.integers(1, 12), st.booleans())
 @settings(max_examples=30)
 def test_recorded_equals_autograd(widths: list[int], inputs: int, batch: int, open_end: bool) -> None:
@@ -42,6 +55,31 @@ def test_recorded_equals_autograd(widths: list[int], inputs: int, batch: int, op
     network.backward(tape, output_grad.numpy())
     torch.testing.assert_close(flat.grads, expected, **TOLERANCE)
     assert torch.equal(x, before)
+
+
+@pytest.mark.parametrize("open_end", [False, True])
+@pytest.mark.parametrize("widths", [(4,), (8, 3), (16, 8, 3)])
+def test_recorded_through_layer_norms_equals_autograd_in_float64(widths: tuple[int, ...], open_end: bool) -> None:
+    """A layer norm divides by the deviation of a row, and magnifies rounding where that is small. So gradients are
+    compared by the largest of them, and rows that magnify by more than 20 are left out.
+    """
+    rng = torch.Generator().manual_seed(len(widths))
+    network = Perceptron(5, widths, open_end=open_end, layer_norm=True)
+    exact = copy.deepcopy(network).double()
+    flat, x = Flat(network), torch.randn(64, 5, generator=rng)
+    y, kept = x.double(), torch.ones(64, dtype=torch.bool)
+    for module in exact.layers:
+        kept &= y.var(1, unbiased=False) > 1 / 20**2 if isinstance(module, torch.nn.LayerNorm) else True
+        y = module(y.clone())
+    assert kept.sum() > 16
+    x, y = x[kept], y[kept]
+    output_grad = torch.randn(y.shape, generator=rng)
+    (y * output_grad).sum().backward()
+    expected = torch.cat([weight.grad.flatten() for weight in exact.parameters() if weight.grad is not None])
+    output, tape = network.record(x.numpy())
+    network.backward(tape, output_grad.numpy())
+    for found, right in ((torch.from_numpy(output), y.detach()), (flat.grads, expected)):
+        assert (found - right).abs().max() <= 1e-4 * right.abs().max()
 
 
 @pytest.mark.parametrize("dueling", [False, True])

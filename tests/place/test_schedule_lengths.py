@@ -104,7 +104,7 @@ def test_a_run_says_at_its_start_what_a_schedule_and_its_settings_come_to(tmp_pa
     run = passel.train(**settings, out=str(tmp_path / "run"), view=view).path
     (told,) = (row["text"] for row in rows(run / "events.jsonl") if row["kind"] == "notice")
     assert told.startswith("--epsilon-steps 20000 ends at epsilon 1 in a run of 160 steps. Use --epsilon-fraction 0.1")
-    origin = f"No preset for (dqn, {settings['env']}): the defaults of dqn are used."
+    origin = f"No preset for (dqn, {settings['env']}): the defaults of dqn (tuned for steps) are used."
     assert [text for text in view.said if text in (told, origin)] == [origin, told]
     view.said.clear()
     passel.resume(run, steps=200, view=view)

@@ -64,6 +64,8 @@ class Algorithm(ABC):
     anneals_epsilon: ClassVar[bool] = False
     #: Whether --normalize auto may normalize what it learns from.
     normalizes: ClassVar[bool] = False
+    #: Environments of a worker, where neither the user nor a preset says otherwise.
+    usual_envs: ClassVar[int] = 16
     #: How many may learn; None: any number.
     most_learners: ClassVar[int | None] = None
     scalar_names: ClassVar[tuple[str, ...]]

@@ -45,6 +45,11 @@ class DQNConfig:
     """DQN's numbers. The defaults learn on small control problems; presets know better for some environments."""
 
     hidden: tuple[int, ...] = option((128, 128), "Widths of the hidden layers.")
+    layer_norm: Literal["auto", "yes", "no"] = option(
+        "auto",
+        "Normalize the activations of each hidden layer, which keeps values from diverging; auto: where observations "
+        "are vectors.",
+    )
     scale_obs: bool = option(False, "Bring observations from between their bounds to [-1, 1], where these are known.")
     precision: Literal["float32", "bfloat16"] = option(
         "float32", "What convolutions multiply in; bfloat16 is faster on processors that have it, and rounds."
@@ -203,10 +208,20 @@ def _network(config: DQNConfig, spec: EnvSpec) -> Network:
             f"--precision {config.precision} has no effect on {spec.id}, whose observations are no images. "
             "Leave it out."
         )
+    if config.layer_norm == "yes" and is_image(spec.net_shape):
+        raise PasselError(
+            f"--layer-norm yes is for observations that are vectors, and those of {spec.id} are images. Leave it out."
+        )
     bounds, precision = spec.net_bounds(config.scale_obs), getattr(torch, config.precision)
     network: Callable[..., Network] = QNetwork
     if config.distributional:
         network = partial(CategoricalQNetwork, support=support(config.v_min, config.v_max, config.atoms))
     return network(
-        spec.net_shape, spec.n_actions, config.hidden, dueling=config.dueling, bounds=bounds, precision=precision
+        spec.net_shape,
+        spec.n_actions,
+        config.hidden,
+        dueling=config.dueling,
+        bounds=bounds,
+        precision=precision,
+        layer_norm=config.layer_norm != "no" and not is_image(spec.net_shape),
     )

@@ -44,6 +44,9 @@ class DynaConfig(DQNConfig):
     n_step: int = option(1, "Rewards summed before the value of a state is asked for, in real experience.")
     updates_per_step: float = option(0.5, "Updates from real experience for each real step.")
     dream_ratio: float = option(4.0, "Imagined transitions learnt from for each real one; 0 is DQN.")
+    dream_fraction: float = option(
+        1.0, "Fraction of the run after which dreaming ends; as many updates go on with real experience alone."
+    )
     dream: Literal["uniform", "sweeping", "explore"] = option(
         "uniform", "Where dreams start: real states drawn evenly, by surprise, or where the models know least."
     )
@@ -74,11 +77,19 @@ class Dyna(DQN):
     Config = DynaConfig
     diet: ClassVar[DietName] = "dreams"
     dreams = True
+    usual_envs = 1  # who dreams does so because there is one real environment
 
     def __init__(self, config: DynaConfig, spec: EnvSpec, tensors: Tensors) -> None:
         super().__init__(config, spec, tensors)
+        self._ratio = config.dream_ratio
         self.model = WorldModel(spec.obs_shape[0], spec.n_actions, config.model_hidden, config.ensemble)
         self.flats = {**self.flats, "model": Flat(self.model)}
+
+    def refresh(self, version: int) -> None:
+        """The target network follows updates from real experience: of 1 + dream_ratio updates, one. Its pace is then
+        one of real steps, however much is dreamt.
+        """
+        super().refresh(int(version / (1 + self._ratio)))
 
     def td_abs(self, batch: Batch, gamma: float) -> Floats:
         """By how much the value of each single step is wrong: |r + gamma max_a Q(s', a) - Q(s, a)|."""

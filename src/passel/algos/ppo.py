@@ -16,12 +16,21 @@ from passel.types import Floats, Minibatch
 class PPOConfig(ActorCriticConfig):
     """PPO's numbers."""
 
-    lr: float = option(3e-4, "Learning rate.")
+    lr: float = option(1e-3, "Learning rate.")
+    lr_end: float | None = option(1e-4, "Learning rate in the end, reached in a straight line; none: constant.")
     optimizer: Literal["adam", "rmsprop", "sgd"] = option("adam", "Which of torch's optimisers.")
     horizon: int = option(128, "Steps of each environment between two lessons.")
+    entropy: float = option(0.001, "What a nat of the policy's entropy is worth, so that it does not settle too soon.")
     gae_lambda: float = option(0.95, "How far returns reach: over the whole horizon at 1, and less below.")
-    epochs: int = option(4, "Passes over a rollout.")
-    minibatches: int = option(4, "Parts that a pass is made in, an update each.")
+    epochs: int = option(10, "Passes over a rollout.")
+    batch: int = option(
+        64,
+        "Steps in a minibatch, or the next larger number that divides a worker's rollout.",
+        only={"minibatches": 0},
+    )
+    minibatches: int = option(
+        0, "Minibatches that a pass is made in, an update each; 0 means as many as --batch makes."
+    )
     shared: Literal["auto", "yes", "no"] = option(
         "auto", "Whether policy and critic are one network with two heads; auto: for images, where it halves the work."
     )
@@ -45,6 +54,7 @@ class PPO(ActorCritic):
     summary = "several clipped passes over each rollout; data-parallel under every scheme"
     Config = PPOConfig
     normalizes = True
+    usual_envs = 8
     scalar_names = (*LOSS_NAMES, "value_mean", "approx_kl", "clip_fraction")
 
     def lesson(self, logits: Floats, batch: Minibatch, progress: float) -> PolicyLoss:

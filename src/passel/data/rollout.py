@@ -101,6 +101,13 @@ class Recording:
         return int(np.count_nonzero(step.real))
 
 
+def minibatches_of(rows: int, batch: int) -> int:
+    """Into how many equal parts so many rows fall, each of `batch` rows or, where that divides nothing, of the next
+    larger size.
+    """
+    return next(parts for parts in range(max(rows // batch, 1), 0, -1) if rows % parts == 0)
+
+
 class RolloutExperience:
     """Collects T steps, has them judged (if acting has not done so), and gives them out `epochs` times in `minibatches`
     shuffled parts.

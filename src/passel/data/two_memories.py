@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
 from passel.data.experience import ReplayExperience
 from passel.data.imagined import Imagined
 from passel.data.limiter import Limiter
+from passel.data.memory import Memory
 from passel.data.running_scale import RunningScale
 from passel.data.trail import Trail
 from passel.types import Array, Batch, Floats, Step
@@ -41,23 +44,29 @@ class TwoMemories:
 
     The limiter `ratio` counts real transitions learnt from as inserts, and imagined ones as samples: neither side can
     run away from the other. `reuse` counts imagined transitions made and learnt from. `waking` is None in a worker that
-    does not act. Runs in: every worker.
+    does not act. From the moment that `over` says so, batches of `real` take the place of imagined ones: the same
+    updates, shared by the same workers. Runs in: every worker.
     """
 
     def __init__(
         self,
         waking: Waking | None,
         imagined: Imagined,
+        real: Memory,
         ratio: Limiter,
         reuse: Limiter,
         rng: np.random.Generator,
         *,
         batch: int,
         dreams: bool,
+        over: Callable[[], bool] = lambda: False,
+        beta: Callable[[int], float] = lambda _: 1.0,
     ) -> None:
         self._replay = waking.replay if waking else None
-        self._imagined, self._ratio, self._reuse, self._rng = imagined, ratio, reuse, rng
-        self._batch, self._dreams = batch, dreams
+        self._imagined, self._real, self._ratio, self._reuse, self._rng = imagined, real, ratio, reuse, rng
+        self._batch, self._dreams, self._beta = batch, dreams, beta
+        #: Whether dreaming has ended.
+        self.over = over
 
     @property
     def dream_ratio(self) -> float:
@@ -72,27 +81,34 @@ class TwoMemories:
         return self._replay is not None and self._replay.due()
 
     def imagined_due(self) -> bool:
-        return self._owed() and self._reuse.may_sample() and self._imagined.fresh_rows() >= self._batch
+        """Whether an update is due that is imagined, or takes the place of one."""
+        if not self._owed():
+            return False
+        return self.over() or (self._reuse.may_sample() and self._imagined.fresh_rows() >= self._batch)
 
     def dream_due(self) -> bool:
         """Whether more should be dreamt: what is there was learnt from often enough, or has become too old."""
-        return self._owed() and (self._reuse.may_insert() or self._imagined.fresh_rows() < self._batch)
+        if not self._owed() or self.over():
+            return False
+        return self._reuse.may_insert() or self._imagined.fresh_rows() < self._batch
 
     def _owed(self) -> bool:
         return self._dreams and self._ratio.may_sample()
 
     def batch(self, steps_so_far: int) -> Batch:
-        """A real one if it is due, else an imagined one."""
+        """A real one if it is due, else an imagined one, or what takes its place."""
         if self._replay is not None and self._replay.due():
             self._ratio.inserted(self._batch)
             return self._replay.batch(steps_so_far)
         self._ratio.sampled()
+        if self.over():
+            return self._real.sample(self._batch, self._rng, self._beta(steps_so_far))
         self._reuse.sampled()
         return self._imagined.sample(self._batch, self._rng)
 
     def feedback(self, batch: Batch, td_abs: Floats | None) -> None:
-        if self._replay is not None:
-            self._replay.feedback(batch, td_abs)
+        if batch.index is not None and td_abs is not None:
+            self._real.update_priorities(batch.index, td_abs)
 
     def abandon(self) -> None:
         """Nothing to do: a batch stands alone."""

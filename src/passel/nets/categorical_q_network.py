@@ -32,8 +32,10 @@ class CategoricalQNetwork(Network):
         dueling: bool,
         bounds: Bounds | None = None,
         precision: torch.dtype = torch.float32,
+        layer_norm: bool = False,
     ) -> None:
-        super().__init__(obs_shape, (n_actions + dueling) * len(support), hidden, bounds, precision=precision)
+        outputs = (n_actions + dueling) * len(support)
+        super().__init__(obs_shape, outputs, hidden, bounds, precision=precision, layer_norm=layer_norm)
         self.support, self.dueling = support, dueling
 
     def forward(self, obs: Tensor) -> Tensor:

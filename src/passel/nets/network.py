@@ -35,10 +35,11 @@ class Network(nn.Module):
         bounds: Bounds | None = None,
         filters: Sequence[int] = FILTERS,
         precision: torch.dtype = torch.float32,
+        layer_norm: bool = False,
     ) -> None:
         super().__init__()
         self.torso = torso_for(obs_shape, bounds, filters)
-        self.perceptron = Perceptron(self.torso.features, [*hidden, outputs], open_end=True)
+        self.perceptron = Perceptron(self.torso.features, [*hidden, outputs], open_end=True, layer_norm=layer_norm)
         #: Past autograd; in a tuple, past Module.__getattr__.
         self._vectors = (self.torso, self.perceptron) if isinstance(self.torso, VectorTorso) else None
         self._images = ImagePath(self.torso, self.perceptron, precision) if isinstance(self.torso, ImageTorso) else None

@@ -19,23 +19,32 @@ from passel.maths.shapes import Floats, like_torch
 
 Tape = list[Floats]
 
+_EPSILON = 1e-5  # torch's, of the variance in a layer norm
 _DESKS = 4  # batch sizes whose buffers are kept: to act, to learn, to evaluate, and one more
 
 
 class Perceptron(nn.Module):
-    """Linear layers of the given widths with a ReLU after each, the last one excepted if `open_end`."""
+    """Linear layers of the given widths with a ReLU after each, the last one excepted if `open_end`.
 
-    def __init__(self, inputs: int, widths: Sequence[int], *, open_end: bool = False) -> None:
+    With `layer_norm` the outputs of each hidden layer have mean 0 and variance 1 in every row before the ReLU (Ba et
+    al. 2016), without a scale and an offset to learn: those of the next layer are enough.
+    """
+
+    def __init__(self, inputs: int, widths: Sequence[int], *, open_end: bool = False, layer_norm: bool = False) -> None:
         super().__init__()
         layers: list[nn.Module] = []
-        for width in widths:
-            layers += [nn.Linear(inputs, width), nn.ReLU(inplace=True)]
+        for number, width in enumerate(widths, start=1):
+            layers.append(nn.Linear(inputs, width))
+            if number < len(widths):
+                layers += [nn.LayerNorm(width, eps=_EPSILON, elementwise_affine=False)] if layer_norm else []
+            if number < len(widths) or not open_end:
+                layers.append(nn.ReLU(inplace=True))
             inputs = width
-        self.layers = nn.Sequential(*(layers[:-1] if open_end else layers))
+        self.layers = nn.Sequential(*layers)
         self.outputs = inputs
         self._linear = [layer for layer in layers if isinstance(layer, nn.Linear)]
         self._first = (self._linear[0].weight,)  # in a tuple, past Module.__getattr__
-        self._open_end = open_end
+        self._open_end, self._layer_norm = open_end, layer_norm
         self._wires: list[_Wire] = []
         self._wired_to: tuple[int, int] = (0, 0)
         self._desks: dict[int, list[_Desk]] = {}
@@ -56,7 +65,7 @@ class Perceptron(nn.Module):
         tape = [column]
         for wire, desk in zip(hidden, self._desk(len(x)), strict=True):
             column = wire.apply(column, desk.output)
-            np.maximum(column, desk.zeros, out=column)
+            np.maximum(desk.normalize() if self._layer_norm else column, desk.zeros, out=column)
             tape.append(column)
         column = last.apply(column, None)
         if not self._open_end:
@@ -78,6 +87,8 @@ class Perceptron(nn.Module):
                 desk = desks[number - 1]
                 np.matmul(wires[number].weight_t, delta, out=desk.delta)
                 delta = np.multiply(desk.delta, tape[number] > 0, out=desk.delta)
+                if self._layer_norm:
+                    desk.normalize_back()
 
     def _wire(self) -> list[_Wire]:
         """numpy's view of the weights and gradients, made anew when the module was bound to other memory."""
@@ -132,6 +143,28 @@ class _Desk:
         self.output: Floats = np.empty((width, rows), np.float32)
         self.delta: Floats = np.empty((width, rows), np.float32)
         self.zeros: Floats = np.zeros((width, rows), np.float32)  # a maximum with an array costs a third of one with 0
+        self._mean: Floats = np.full(width, 1 / width, np.float32)  # a product with it is a mean over the layer
+        self._scale: Floats = np.empty(rows, np.float32)
+        self._normal: Floats = np.empty((width, rows), np.float32)
+        self._product: Floats = np.empty((width, rows), np.float32)
+
+    def normalize(self) -> Floats:
+        """The output with mean 0 and variance 1 in every row, in memory of its own: `normalize_back` needs it."""
+        self.output -= self._mean @ self.output
+        variance = self._mean @ np.square(self.output, out=self._product)
+        np.sqrt(variance + np.float32(_EPSILON), out=self._scale)
+        np.reciprocal(self._scale, out=self._scale)
+        return np.multiply(self.output, self._scale, out=self._normal)
+
+    def normalize_back(self) -> None:
+        """From the slope at what `normalize` gave to the slope at the output, in place.
+
+        For n = (y - mean y) / std y:  dy = (dn - mean dn - n mean(n dn)) / std y
+        """
+        inner = self._mean @ np.multiply(self._normal, self.delta, out=self._product)
+        self.delta -= self._mean @ self.delta
+        self.delta -= np.multiply(self._normal, inner, out=self._product)
+        self.delta *= self._scale
 
 
 class RecordedLoss:

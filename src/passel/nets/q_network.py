@@ -29,8 +29,10 @@ class QNetwork(Network):
         dueling: bool,
         bounds: Bounds | None = None,
         precision: torch.dtype = torch.float32,
+        layer_norm: bool = False,
     ) -> None:
-        super().__init__(obs_shape, n_actions + 1 if dueling else n_actions, hidden, bounds, precision=precision)
+        outputs = n_actions + 1 if dueling else n_actions
+        super().__init__(obs_shape, outputs, hidden, bounds, precision=precision, layer_norm=layer_norm)
         self.dueling = dueling
 
     def forward(self, obs: Tensor) -> Tensor:

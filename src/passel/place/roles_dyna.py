@@ -47,7 +47,7 @@ class Playing(Taught):
         return False
 
     def _room(self) -> bool:
-        return self.lessons.room() and (self._models is None or self._models.may_insert())
+        return self.lessons.room() and (self._models is None or self.lessons.over() or self._models.may_insert())
 
     def park(self) -> None:
         self.learner.pull()
@@ -66,9 +66,11 @@ class ModelTeacher:
     def __init__(self, orders: Orders, learner: Learner, lessons: ModelLessons, lr: float) -> None:
         self._orders, self._learner, self._lessons, self._lr = orders, learner, lessons, lr
 
-    def turn(self) -> bool:
-        """One update, if it is due, or if another dreamer waits for this one's part in it."""
-        if not (self._orders.behind or (self._lessons.due() and not self._orders.ahead)):
+    def turn(self, *, over: bool) -> bool:
+        """One update, if it is due, or if another dreamer waits for this one's part in it. When dreaming is `over`,
+        models have nothing more to learn.
+        """
+        if not (self._orders.behind or (self._lessons.due() and not over and not self._orders.ahead)):
             return False
         self._learner.pull()
         self._learner.update(self._orders.board.steps, self._lr)
@@ -110,7 +112,7 @@ class Dreaming(Taught):
         if self._lessons.dream_due() and not self._orders.behind:
             self._dream()
             return True
-        if self._teacher is not None and self._teacher.turn():
+        if self._teacher is not None and self._teacher.turn(over=self._lessons.over()):
             return True
         if self._lessons.imagined_due():
             self.learner.pull()

@@ -1,6 +1,8 @@
-"""Settings that were found by search for one environment. How: bench/presets.py and bench/results.
+"""Settings that were found by search for one environment. How: docs/tuning.md.
 
 A preset stands between an algorithm's defaults and what the user says: a configuration file and flags override it.
+Those of DQN and PPO are for few steps, as their defaults are; what --tune-for seconds puts in their place is apart. The
+numbers are one worker's: recipes/sharing.py has what several make of them.
 """
 
 from __future__ import annotations
@@ -11,76 +13,16 @@ from passel.envs.atari_protocol import is_atari
 
 DEFAULT_STEPS = 500_000
 
+#: The algorithms whose settings can be tuned for steps or for seconds.
+TUNED_FOR = ("dqn", "ppo")
+
 PRESETS: dict[tuple[str, str], dict[str, Any]] = {
-    # A high learning rate that falls, and a target network that follows smoothly: the first learns to fly soon, the
-    # second lands reliably (see bench/results/search_LunarLander-v3.md).
-    ("dqn", "LunarLander-v3"): {
-        "hidden": [64, 64],
-        "batch": 128,
-        "lr": 5e-3,
-        "lr_end": 2e-4,
-        "lr_steps": 300_000,
-        "n_step": 4,
-        "double": False,
-        "target_every": 1,
-        "target_tau": 0.01,
-        "envs": 8,
-        "epsilon_end": 0.01,
-        "epsilon_steps": 15_000,
-    },
-    # A discount that sees the landing from the start, and short rollouts: many small lessons instead of few large ones.
-    ("ppo", "LunarLander-v3"): {
-        "horizon": 64,
-        "minibatches": 8,
-        "gamma": 0.999,
-        "gae_lambda": 0.98,
-        "lr": 1.5e-3,
-        "lr_end": 3e-4,
-        "lr_steps": 400_000,
-        "steps": 1_000_000,
-    },
     ("a3c", "LunarLander-v3"): {
         "horizon": 16,
         "gamma": 0.999,
         "gae_lambda": 0.98,
         "lr": 4e-3,
         "steps": 2_000_000,
-    },
-    # Returns over several steps make up for few updates; a rate that falls keeps what was learnt (presets_*.md there).
-    ("dqn", "CartPole-v1"): {
-        "hidden": [64, 64],
-        "lr": 2e-3,
-        "lr_end": 1e-4,
-        "lr_steps": 100_000,
-        "n_step": 6,
-        "target_every": 1_000,
-        "epsilon_end": 0.0,
-        "epsilon_steps": 10_000,
-    },
-    ("dqn", "Acrobot-v1"): {
-        "hidden": [64, 64],
-        "lr": 3e-3,
-        "lr_end": 2e-4,
-        "lr_steps": 150_000,
-        "n_step": 6,
-        "target_every": 1,
-        "target_tau": 0.02,
-        "epsilon_steps": 10_000,
-    },
-    # Few environments, much learning and a scale that shows the network the speed: the car finds the flag by driving to
-    # where it has not been, and that takes values that keep up with it.
-    ("dqn", "MountainCar-v0"): {
-        "scale_obs": True,
-        "hidden": [64, 64],
-        "envs": 2,
-        "updates_per_step": 0.5,
-        "lr_end": 2e-4,
-        "lr_steps": 100_000,
-        "n_step": 5,
-        "target_every": 1,
-        "target_tau": 0.01,
-        "epsilon_end": 0.02,
-        "epsilon_steps": 15_000,
     },
     # Rewards of a size that the critic can follow at once; without that the policy waits for it.
     ("impala", "CartPole-v1"): {
@@ -172,6 +114,91 @@ PRESETS: dict[tuple[str, str], dict[str, Any]] = {
     },
     ("awr", "CartPole-v1"): {"horizon": 64, "policy_updates": 100, "capacity": 20_000},
     ("awr", "Pendulum-v1"): {"gamma": 0.95, "reward_scale": 0.1, "steps": 100_000},
+    # The network of the C++ Tetris that this grew from: 1,548,352 weights, not counting biases and the policy's
+    # head. NES Tetris from pixels is not solved by it, nor by anybody we know of.
+    ("ppo", "tetris"): {
+        "hidden": [64],
+        "filters": [32, 64, 32],
+        "envs": 8,
+        "horizon": 64,
+        "batch": 128,
+        "epochs": 4,
+        "lr": 2.5e-4,
+        "lr_end": None,
+        "entropy": 0.01,
+    },
+}
+
+#: For --tune-for seconds: defaults that take more steps and less time than those of the algorithms.
+QUICK: dict[str, dict[str, Any]] = {
+    "dqn": {"layer_norm": "no"},
+    "ppo": {"envs": 16, "lr": 3e-4, "lr_end": None, "entropy": 0.01, "epochs": 4, "minibatches": 4},
+}
+#: The same for one environment, on top of that.
+FOR_SECONDS: dict[tuple[str, str], dict[str, Any]] = {
+    # A high learning rate that falls, and a target network that follows smoothly: the first learns to fly soon, the
+    # second lands reliably (see bench/results/search_LunarLander-v3.md).
+    ("dqn", "LunarLander-v3"): {
+        "hidden": [64, 64],
+        "batch": 128,
+        "lr": 5e-3,
+        "lr_end": 2e-4,
+        "lr_steps": 300_000,
+        "n_step": 4,
+        "double": False,
+        "target_every": 1,
+        "target_tau": 0.01,
+        "envs": 8,
+        "epsilon_end": 0.01,
+        "epsilon_steps": 15_000,
+    },
+    # A discount that sees the landing from the start, and short rollouts: many small lessons instead of few large ones.
+    ("ppo", "LunarLander-v3"): {
+        "horizon": 64,
+        "minibatches": 8,
+        "gamma": 0.999,
+        "gae_lambda": 0.98,
+        "lr": 1.5e-3,
+        "lr_end": 3e-4,
+        "lr_steps": 400_000,
+        "steps": 1_000_000,
+    },
+    # Returns over several steps make up for few updates; a rate that falls keeps what was learnt (presets_*.md there).
+    ("dqn", "CartPole-v1"): {
+        "hidden": [64, 64],
+        "lr": 2e-3,
+        "lr_end": 1e-4,
+        "lr_steps": 100_000,
+        "n_step": 6,
+        "target_every": 1_000,
+        "epsilon_end": 0.0,
+        "epsilon_steps": 10_000,
+    },
+    ("dqn", "Acrobot-v1"): {
+        "hidden": [64, 64],
+        "lr": 3e-3,
+        "lr_end": 2e-4,
+        "lr_steps": 150_000,
+        "n_step": 6,
+        "target_every": 1,
+        "target_tau": 0.02,
+        "epsilon_steps": 10_000,
+    },
+    # Few environments, much learning and a scale that shows the network the speed: the car finds the flag by driving to
+    # where it has not been, and that takes values that keep up with it.
+    ("dqn", "MountainCar-v0"): {
+        "scale_obs": True,
+        "hidden": [64, 64],
+        "envs": 2,
+        "updates_per_step": 0.5,
+        "lr_end": 2e-4,
+        "lr_steps": 100_000,
+        "n_step": 5,
+        "target_every": 1,
+        "target_tau": 0.01,
+        "epsilon_end": 0.02,
+        "epsilon_steps": 15_000,
+    },
     ("ppo", "Pendulum-v1"): {
         "gamma": 0.95,
         "reward_scale": 0.1,
@@ -192,23 +219,13 @@ PRESETS: dict[tuple[str, str], dict[str, Any]] = {
         "lr_steps": 400_000,
         "steps": 1_000_000,
     },
-    # The network of the C++ Tetris that this grew from: 1,548,352 weights, not counting biases and the policy's
-    # head. NES Tetris from pixels is not solved by it, nor by anybody we know of.
-    ("ppo", "tetris"): {
-        "hidden": [64],
-        "filters": [32, 64, 32],
-        "envs": 8,
-        "horizon": 64,
-        "minibatches": 4,
-        "lr": 2.5e-4,
-    },
 }
 
 
 #: What a preset needs besides under one scheme. Under gossip each update moves the mean of all learners by its N-th
 #: part only: twice the updates for two of them, and longer until it is solved.
-UNDER: dict[tuple[str, str, str], dict[str, Any]] = {
-    ("dqn", "LunarLander-v3", "gossip"): {"updates_per_step": 0.5, "steps": 750_000},
+UNDER: dict[tuple[str, str, str, str], dict[str, Any]] = {
+    ("dqn", "LunarLander-v3", "gossip", "seconds"): {"updates_per_step": 0.5, "steps": 750_000},
 }
 
 #: Sets of levels, by how --env begins: the first that fits. All are learnt by the mean over their levels.
@@ -226,11 +243,23 @@ LEVELS: dict[str, dict[str, Any]] = {
 LEVELS_PPO: dict[str, dict[str, Any]] = {
     "levels:procgen:": {"gamma": 0.999, "lr": 5e-4, "horizon": 128, "epochs": 3, "minibatches": 16},
     # Rewards add up to 9000 for a whole level of Sonic.
-    "levels:sonic": {"lr": 2e-4, "horizon": 512, "minibatches": 32, "reward_scale": 0.01, "entropy": 0.001},
+    "levels:sonic": {
+        "lr": 2e-4,
+        "horizon": 512,
+        "minibatches": 32,
+        "reward_scale": 0.01,
+        "entropy": 0.001,
+    },
     "levels:airstriker": {"lr": 2e-4, "horizon": 512, "minibatches": 4, "reward_scale": 0.01},
     "levels:breakout-modes": {"lr": 2.5e-4, "horizon": 128, "minibatches": 4},
     # Rewards add up to some 3000 for a whole stage.
-    "levels:mario": {"lr": 2.5e-4, "horizon": 128, "minibatches": 16, "reward_scale": 0.01, "entropy": 0.01},
+    "levels:mario": {
+        "lr": 2.5e-4,
+        "horizon": 128,
+        "minibatches": 16,
+        "reward_scale": 0.01,
+        "entropy": 0.01,
+    },
 }
 
 
@@ -258,7 +287,7 @@ ATARI: dict[str, dict[str, Any]] = {
         "hidden": [512],
         "envs": 8,
         "horizon": 128,
-        "minibatches": 4,
+        "batch": 256,
         "epochs": 4,
         "lr": 2.5e-4,
         "lr_end": 0.0,
@@ -294,23 +323,34 @@ ATARI: dict[str, dict[str, Any]] = {
 }
 
 
-def preset_name(algo: str, env: str) -> str | None:
+def preset_name(algo: str, env: str, tune_for: str = "steps") -> str | None:
     """The environments that the preset of this one is for; None if it has none."""
     for start in LEVELS:
         if env.startswith(start):
             return f"{start}*"
     if is_atari(env):
         return "Atari games" if algo in ATARI else None
-    return env if (algo, env) in PRESETS else None
+    return env if _of_environment(algo, env, tune_for) else None
 
 
-def preset(algo: str, env: object, sync: str | None = None) -> dict[str, Any]:
+def has_both(algo: str, env: str) -> bool:
+    """Whether there are settings for few steps and others for few seconds."""
+    return algo in TUNED_FOR and not is_atari(env) and not any(env.startswith(start) for start in LEVELS)
+
+
+def preset(algo: str, env: object, sync: str | None = None, tune_for: str = "steps") -> dict[str, Any]:
     """What is known to work well for this environment, and scheme; nothing, where nobody has searched."""
+    known = QUICK.get(algo, {}) if tune_for == "seconds" else {}
     if not isinstance(env, str):
-        return {}
+        return known
     for start, settings in LEVELS.items():
         if env.startswith(start):
-            return settings | (LEVELS_PPO.get(start, {}) if algo == "ppo" else {})
+            return {**QUICK["ppo"], **settings, **LEVELS_PPO.get(start, {})} if algo == "ppo" else settings
     if is_atari(env):
         return ATARI.get(algo, {"eval_episodes": 10})
-    return PRESETS.get((algo, env), {}) | UNDER.get((algo, env, sync or ""), {})
+    return known | _of_environment(algo, env, tune_for) | UNDER.get((algo, env, sync or "", tune_for), {})
+
+
+def _of_environment(algo: str, env: str, tune_for: str) -> dict[str, Any]:
+    settings = PRESETS.get((algo, env), {})
+    return FOR_SECONDS.get((algo, env), settings) if tune_for == "seconds" else settings

@@ -22,8 +22,12 @@ from passel.place.env_args import plays_atari
 from passel.place.exactness import choose_exact
 from passel.place.refusals import check, check_models, topology_of
 from passel.recipes.named import Recipe, recipe
-from passel.recipes.presets import DEFAULT_STEPS, preset, preset_name
+from passel.recipes.presets import DEFAULT_STEPS, has_both, preset, preset_name
+from passel.recipes.sharing import shared_out
 from passel.types import PasselError
+
+#: What settings were before there was a choice.
+BEFORE = {"normalize": NONE, "layer_norm": "no"}
 
 
 def flag(key: str) -> str:
@@ -43,13 +47,15 @@ def resolve_config(*layers: Mapping[str, Any]) -> tuple[RunConfig, Any]:
         raise PasselError(f"there is no --algo {algo}. Choose from {', '.join(ALGORITHMS)}.")
     numbers_class = ALGORITHMS[algo].Config
     tuned = _tuned(algo, said)
-    known = _usual_scheme(algo, said) | _usual_envs(algo) | tuned
+    known = _usual_scheme(algo, said) | {"envs": ALGORITHMS[algo].usual_envs} | tuned
     if said.get("exact"):
         said |= choose_exact(said, str(said.get("env", RunConfig.env)))
     _refuse_two_lengths(said)
     every = [f.name for f in dataclasses.fields(numbers_class)]
     config, rest = resolve(RunConfig, overriding(known, said), known=every)
     numbers, _ = resolve(numbers_class, rest)
+    if numbers.lr_end is not None and numbers.lr_end > numbers.lr and "lr_end" not in said:
+        numbers = dataclasses.replace(numbers, lr_end=None)  # a rate of the user's own does not rise to a default
     config = dataclasses.replace(
         config,
         env=from_anywhere(config.env) if is_level_set(config.env) else config.env,
@@ -59,6 +65,9 @@ def resolve_config(*layers: Mapping[str, Any]) -> tuple[RunConfig, Any]:
         until_solved=_until_solved(said, config),
         normalize=_normalize(config),
     )
+    if not named:
+        shared, own = shared_out(config, numbers, said)
+        config, numbers = dataclasses.replace(config, **shared), dataclasses.replace(numbers, **own)
     numbers = dataclasses.replace(numbers, **dict.fromkeys(_too_long(said, tuned, config, numbers), 0))
     if config.schedule_steps and not schedules(numbers):
         total = dataclasses.replace(config, schedule_steps=0)
@@ -80,13 +89,14 @@ def start_lines(given: Mapping[str, Any], config: RunConfig, numbers: Any) -> li
         return [f"Settings of {algo}: those of {config.start_from}."]
     if {field.name for field in dataclasses.fields(numbers)} <= {*said, *FRACTIONS.values()}:
         return []  # a run's own config.toml: nothing is left to a preset or a default
-    name = preset_name(algo, config.env)
+    name = preset_name(algo, config.env, config.tune_for)
+    kind = f" (tuned for {config.tune_for})" if has_both(algo, config.env) else ""
     if config.recipe:
         origin = f"Recipe: {config.recipe}."
     elif name:
-        origin = f"Preset: {algo} on {name}."
+        origin = f"Preset: {algo} on {name}{kind}."
     else:
-        origin = f"No preset for ({algo}, {config.env}): the defaults of {algo} are used."
+        origin = f"No preset for ({algo}, {config.env}): the defaults of {algo}{kind} are used."
     total = config.schedule_steps or config.steps
     changed = (
         f"The {'recipe' if config.recipe else 'preset'}'s {flag(steps)} {tuned[steps]} does not end within a run of "
@@ -99,7 +109,10 @@ def start_lines(given: Mapping[str, Any], config: RunConfig, numbers: Any) -> li
 def _tuned(algo: str, said: Mapping[str, Any]) -> dict[str, Any]:
     """The settings of the recipe that was asked for, or else of the preset, if there is one."""
     named = _recipe(said)
-    return {**named.settings, "algo": algo} if named else preset(algo, said.get("env", RunConfig.env), said.get("sync"))
+    if named:
+        return {**named.settings, "algo": algo}
+    tune_for = said.get("tune_for", RunConfig.tune_for)
+    return preset(algo, said.get("env", RunConfig.env), said.get("sync"), tune_for)
 
 
 def _too_long(said: Mapping[str, Any], tuned: Mapping[str, Any], config: RunConfig, numbers: Any) -> list[str]:
@@ -128,7 +141,9 @@ def _refuse_two_lengths(said: Mapping[str, Any]) -> None:
 
 def resolve_saved(content: Mapping[str, Any], *layers: Mapping[str, Any]) -> tuple[RunConfig, Any]:
     """The same of a run's own config.toml. A setting that an earlier version did not know is off there."""
-    return resolve_config({"normalize": NONE}, content, *layers)
+    numbers = getattr(ALGORITHMS.get(str(content.get("algo", RunConfig.algo))), "Config", None)
+    before = {key: value for key, value in BEFORE.items() if hasattr(RunConfig, key) or hasattr(numbers, key)}
+    return resolve_config(before, content, *layers)
 
 
 def _normalize(config: RunConfig) -> Any:
@@ -164,11 +179,6 @@ def _usual_scheme(algo: str, said: Mapping[str, Any]) -> dict[str, Any]:
     if not ALGORITHMS[algo].apart:
         return {}
     return {"sync": "solo" if said.get("learners", 1) == 1 else "allreduce"}
-
-
-def _usual_envs(algo: str) -> dict[str, Any]:
-    """Who dreams does so because there is one real environment."""
-    return {"envs": 1} if ALGORITHMS[algo].dreams else {}
 
 
 def _default_workers(config: RunConfig) -> int:
@@ -220,6 +230,7 @@ def schedules(numbers: Any) -> list[str]:
         "lr": numbers.lr_end is not None and not numbers.lr_steps,
         "clip": getattr(numbers, "clip_end", None) is not None,
         "priority_beta": bool(getattr(numbers, "prioritized", False)),
+        "dreaming": getattr(numbers, "dream_fraction", 1.0) < 1,
     }
     return [name for name, changes in found.items() if changes]
 
@@ -265,6 +276,7 @@ def _check_ranges(config: RunConfig, numbers: Any) -> None:
         "epsilon_alpha",
         "dream_ratio",
         "dream_age",
+        "minibatches",
     )
     shares = (
         "gamma",
@@ -278,6 +290,7 @@ def _check_ranges(config: RunConfig, numbers: Any) -> None:
         "priority_beta",
         "rms_decay",
         "epsilon",
+        "dream_fraction",
     )
     rules: list[tuple[Any, tuple[str, ...], Callable[[Any], bool], str]] = [
         (config, ("workers", "learners", *positive), lambda v: v >= 1, "at least 1"),
@@ -306,7 +319,6 @@ def _check_ranges(config: RunConfig, numbers: Any) -> None:
                 "target_every",
                 "horizon",
                 "epochs",
-                "minibatches",
                 "critic_updates",
                 "policy_updates",
                 "dream_depth",
@@ -409,7 +421,7 @@ def _check_slots(config: RunConfig, numbers: Any) -> None:
 
 
 def _check_rollout(config: RunConfig, numbers: Any) -> None:
-    rows, parts = numbers.horizon * config.envs, getattr(numbers, "minibatches", 1)
+    rows, parts = numbers.horizon * config.envs, getattr(numbers, "minibatches", 0) or 1
     if is_level_set(config.env):
         if numbers.horizon % parts:
             raise PasselError(

@@ -160,6 +160,7 @@ class AllReduce(Scheme):
 
     name = "allreduce"
     summary = "everybody averages gradients and takes the same step, in lockstep"
+    averages = True
     collective = True
     joint = True
 

@@ -197,6 +197,8 @@ class Scheme(ABC):
     collective: ClassVar[bool] = False
     #: An update is one step along the mean of all learners' gradients, and all hold the same vector.
     joint: ClassVar[bool] = False
+    #: A learner's update moves the mean of all learners' vectors by its N-th part only.
+    averages: ClassVar[bool] = False
     one_learner: ClassVar[bool] = False
 
     def __init__(self, size: int, workers: int, settings: SyncSettings) -> None:

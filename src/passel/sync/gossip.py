@@ -97,6 +97,7 @@ class Gossip(Decentralised):
 
     name = "gossip"
     summary = "a vector for each learner, averaged with a random neighbour's at every update (AD-PSGD)"
+    averages = True
 
     @cached_property
     def graph(self) -> Graph:

@@ -142,6 +142,7 @@ class Proximal(Decentralised):
 
     name = "proximal"
     summary = "a vector for each learner, combined with its neighbours' and corrected, with an L1 term (P2D2)"
+    averages = True
     collective = True
 
     @cached_property

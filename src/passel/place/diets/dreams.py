@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, cast
@@ -18,6 +19,7 @@ from passel.data.trail import Trail
 from passel.data.two_memories import ModelLessons, TwoMemories, Waking
 from passel.envs.grounded import GroundedWorld
 from passel.envs.grounded import why_not as why_not_grounded
+from passel.place.board import Board
 from passel.place.diets.replay import ReplayDiet
 from passel.place.diets.shared_replay import SLACK
 from passel.types import Floats
@@ -102,15 +104,44 @@ class DreamDiet(ReplayDiet):
 
     def lessons(self, shop: Shop, waking: Waking | None) -> TwoMemories:
         """What worker `rank` learns the values from."""
+        numbers = self.numbers
         return TwoMemories(
             waking,
             self._imagined(shop),
+            self._memory(shop.arena, 0, shop.links.memory_lock),
             self._limiter(shop, "ratio", ratio=self.numbers.dream_ratio, batch=self.numbers.batch),
             self._reuse(shop),
             shop.sampling.rng,
-            batch=self.numbers.batch,
+            batch=numbers.batch,
             dreams=self.dreams,
+            over=partial(self.over, shop.orders.board),
+            beta=self._beta if numbers.prioritized else lambda _: 1.0,
         )
+
+    @property
+    def _many_read(self) -> bool:
+        """What is real everybody learns from, when dreaming has ended."""
+        return self.plan.workers > 1
+
+    def over(self, board: Board) -> bool:
+        """Whether dreaming has ended."""
+        return bool(board.steps >= self.last_dream)
+
+    @property
+    def last_dream(self) -> float:
+        """The step at which dreaming ends."""
+        fraction: float = self.numbers.dream_fraction
+        return fraction * self.plan.schedule_steps if fraction < 1 else math.inf
+
+    def notices(self, arena: Arena) -> list[str]:
+        said = super().notices(arena)
+        if self.dreams and self.over(Board(arena.below("board"))):
+            fraction = f"--dream-fraction {self.numbers.dream_fraction:g}"
+            said.append(
+                f"Dreaming ended after {self.last_dream:,.0f} steps ({fraction}): the values are learnt from real "
+                "experience alone, with as many updates as before."
+            )
+        return said
 
     def models(self, shop: Shop) -> Limiter | None:
         """How often models are taught: so many lessons for each real step."""

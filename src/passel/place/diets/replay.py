@@ -37,6 +37,11 @@ class ReplayDiet(Diet):
         return bool(self.numbers.memory == "global")
 
     @property
+    def _many_read(self) -> bool:
+        """Whether several workers draw from one memory."""
+        return self._everyone
+
+    @property
     def _stacked(self) -> bool:
         return self.plan.spec.frames > 1
 
@@ -102,7 +107,7 @@ class ReplayDiet(Diet):
         """The memory that actor number `actor` writes to."""
         tensors, writer = self._memory_of(arena, actor)
         if self.numbers.prioritized:
-            shared = lock if self._everyone else None
+            shared = lock if self._many_read else None
             return PrioritisedReplay(tensors, writer, alpha=self.numbers.priority_alpha, lock=shared)
         return Replay(tensors, writer)
 

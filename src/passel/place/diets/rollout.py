@@ -10,7 +10,7 @@ import numpy as np
 from passel.algos.base import Algorithm
 from passel.arena import Arena, Spec, Tensors, prefixed
 from passel.data.experience import Experience
-from passel.data.rollout import Judge, RolloutExperience, RolloutShape
+from passel.data.rollout import Judge, RolloutExperience, RolloutShape, minibatches_of
 from passel.maths.policy_gradient import explained_variance
 from passel.place.diets.base import Diet
 
@@ -46,10 +46,23 @@ class RolloutDiet(Diet):
             rng,
             gamma=self.numbers.gamma,
             epochs=getattr(self.numbers, "epochs", 1),
-            minibatches=getattr(self.numbers, "minibatches", 1),
+            minibatches=self.minibatches,
             groups=self.plan.groups(rank),
             reward_scale=self.numbers.reward_scale,
         )
+
+    @property
+    def minibatches(self) -> int:
+        """The parts that a pass over a rollout is made in: as many in every worker, and with levels apart each part has
+        whole steps of all of them.
+        """
+        given: int = getattr(self.numbers, "minibatches", 1)
+        if given:
+            return given
+        rows = max(self.plan.rows(actor) for actor in self.plan.cast.actors)
+        if self.plan.parts is None:
+            return minibatches_of(self.numbers.horizon * rows, self.numbers.batch)
+        return minibatches_of(self.numbers.horizon, -(-self.numbers.batch // rows))
 
     def interrupt(self, own: Tensors) -> None:
         """A rollout that is whole can still be learnt from; one that is not begins anew."""

@@ -151,6 +151,33 @@ def test_tau_moves_the_target_part_of_the_way_but_copies_at_first() -> None:
     assert (tensors["target"] == 6).all()
 
 
+@pytest.mark.parametrize(("every", "tau"), [(1, 0.005), (2, 1.0), (500, 1.0)])
+def test_without_a_tau_the_target_follows_every_update_smoothly_or_is_a_copy(every: int, tau: float) -> None:
+    config = replace(CONFIG, target_every=every, target_tau=0.0)
+    tensors = Tensors({name: torch.zeros(s.shape, dtype=s.dtype) for name, s in DQN.specs(config, SPEC).items()})
+    algo = DQN(config, SPEC, tensors)
+    algo.flats["q"].values.fill_(1.0)
+    algo.refresh(0)
+    algo.flats["q"].values.fill_(2.0)
+    algo.refresh(every)
+    torch.testing.assert_close(tensors["target"], torch.full_like(tensors["target"], 1 + tau))
+
+
+def test_the_target_s_pace_does_not_depend_on_how_many_versions_are_jumped_over() -> None:
+    """One worker sees every version; of four, each sees every fourth."""
+    config, found = replace(CONFIG, target_every=2, target_tau=0.1), []
+    for stride in (1, 4, 12):
+        tensors = Tensors({name: torch.zeros(s.shape, dtype=s.dtype) for name, s in DQN.specs(config, SPEC).items()})
+        algo = DQN(config, SPEC, tensors)
+        algo.flats["q"].values.fill_(1.0)
+        algo.refresh(0)
+        algo.flats["q"].values.fill_(2.0)
+        for version in range(stride, 25, stride):
+            algo.refresh(version)
+        found.append(float(tensors["target"][0]))
+    assert found == pytest.approx([2 - 0.9**12] * 3)
+
+
 def test_when_the_target_moved_is_remembered_across_a_restart() -> None:
     config = replace(CONFIG, target_every=10)
     tensors = Tensors({name: torch.zeros(s.shape, dtype=s.dtype) for name, s in DQN.specs(config, SPEC).items()})

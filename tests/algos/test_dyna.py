@@ -99,7 +99,7 @@ def test_td_errors_are_of_single_steps() -> None:
 
 class TestRuns:
     def test_without_dreams_it_is_dqn_to_the_bit(self) -> None:
-        same: dict[str, Any] = {"workers": 1, "sync": "solo", "n_step": 3, "envs": 2, "steps": 300}
+        same: dict[str, Any] = {"workers": 1, "sync": "solo", "n_step": 3, "envs": 2, "steps": 300, "lr_end": 1e-4}
         plan = small_plan(algo="dyna", dream_ratio=0.0, **same)
         size = plan.schemes["q"].size
         assert torch.equal(inline_run(plan)[:size], inline_run(small_plan(algo="dqn", **same)))

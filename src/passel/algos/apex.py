@@ -21,6 +21,8 @@ ONLY_DQN = {"only": {"algo": "dqn"}}
 class ApexConfig(DQNConfig):
     """Ape-X's numbers."""
 
+    lr_end: float | None = option(None, "Learning rate in the end, reached in a straight line; none: constant.")
+    target_every: int = option(500, "Updates between two refreshes of the target network.")
     prioritized: bool = option(True, "Replay surprising transitions more often.")
     samples_per_insert: float = option(
         32.0, "How often each transition is drawn: the only reason for which actors and learner wait for each other."
@@ -54,6 +56,7 @@ class Apex(DQN):
     apart = True
     anneals_epsilon = False
     most_learners = 1
+    usual_envs = 16
 
     def __init__(self, config: ApexConfig, spec: EnvSpec, tensors: Tensors) -> None:
         super().__init__(config, spec, tensors)

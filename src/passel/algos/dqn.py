@@ -38,6 +38,8 @@ from passel.types import Array, Batch, EnvSpec, Floats, Ints, PasselError
 #: Images begin with orthogonal weights that keep the size of what goes through them, and values close to 0. By torch's
 #: own start the signal fades from layer to layer, and nothing is learnt for the first hundred thousand steps.
 FAINT = 0.1
+#: How far a target network follows in one update, if it does so in every one.
+SMOOTH = 0.005
 
 
 @dataclass(frozen=True)
@@ -55,7 +57,7 @@ class DQNConfig:
         "float32", "What convolutions multiply in; bfloat16 is faster on processors that have it, and rounds."
     )
     lr: float = option(1e-3, "Learning rate.")
-    lr_end: float | None = option(None, "Learning rate in the end, reached in a straight line; none: constant.")
+    lr_end: float | None = option(1e-4, "Learning rate in the end, reached in a straight line; none: constant.")
     lr_steps: int = option(0, "Steps over which the learning rate falls to --lr-end; 0 means --lr-fraction of the run.")
     lr_fraction: float = option(
         1.0, "Fraction of the run over which the learning rate falls to --lr-end, as long as --lr-steps is not given."
@@ -70,7 +72,7 @@ class DQNConfig:
     max_grad_norm: float | None = option(10.0, "Gradients are scaled down to this norm.")
     gamma: float = option(0.99, "Discount of a step.")
     batch: int = option(128, "Transitions in a batch.")
-    updates_per_step: float = option(0.25, "Updates for each step that a worker takes in its environments.")
+    updates_per_step: float = option(0.5, "Updates for each step that a worker takes in its environments.")
     warmup: int = option(1_000, "Steps of pure exploration before the first update.")
     capacity: int = option(100_000, "Transitions that the memories of all workers hold together.")
     memory: Literal["local", "global"] = option("local", "One memory for each worker, or one for all of them.")
@@ -92,8 +94,12 @@ class DQNConfig:
     atoms: int = option(51, "Returns that a distribution is made of.", only={"distributional": True})
     v_min: float = option(-10.0, "The smallest of them.", only={"distributional": True})
     v_max: float = option(10.0, "The largest of them.", only={"distributional": True})
-    target_every: int = option(500, "Updates between two refreshes of the target network.")
-    target_tau: float = option(1.0, "How far a refresh moves the target network; 1 copies.")
+    target_every: int = option(1, "Updates between two refreshes of the target network.")
+    target_tau: float = option(
+        0.0,
+        "How far a refresh moves the target network towards the online one; 1 copies. 0 means 0.005 where every update "
+        "refreshes it, and 1 elsewhere.",
+    )
     epsilon_start: float = option(1.0, "Share of random actions at first.")
     epsilon_end: float = option(0.02, "Share of random actions in the end.")
     epsilon_steps: int = option(
@@ -113,6 +119,7 @@ class DQN(Algorithm):
     Config = DQNConfig
     diet: ClassVar[DietName] = "replay"
     anneals_epsilon = True
+    usual_envs = 4
     scalar_names = ("epsilon", "q_mean")
 
     @classmethod
@@ -129,6 +136,7 @@ class DQN(Algorithm):
         self._target_flat = Flat(self._target)
         self._target_flat.bind(values=tensors["target"])
         self._refreshes = tensors["refreshes"]
+        self._tau = config.target_tau or (SMOOTH if config.target_every == 1 else 1.0)
         self.flats = {"q": Flat(self._online)}
         self._last_q: Floats | None = None
 
@@ -154,10 +162,12 @@ class DQN(Algorithm):
 
     def refresh(self, version: int) -> None:
         # The first refresh, at version 0, is what makes the two networks equal at the start.
-        due = version // self._config.target_every + 1
-        if int(self._refreshes) == due:
+        due, done = version // self._config.target_every + 1, int(self._refreshes)
+        if done == due:
             return
-        tau = self._config.target_tau if int(self._refreshes) else 1.0
+        tau = self._tau if done else 1.0
+        if done and due > done + 1:  # others have updated as well: the target keeps its pace, however many they are
+            tau = 1 - (1 - tau) ** (due - done)
         self._target_flat.values.lerp_(self.flats["q"].values, tau)
         self._refreshes.fill_(due)
 

@@ -41,6 +41,8 @@ LEAST_ERROR = 1e-3
 class DynaConfig(DQNConfig):
     """Dyna's numbers. Those of the real experience are DQN's."""
 
+    lr_end: float | None = option(None, "Learning rate in the end, reached in a straight line; none: constant.")
+    target_every: int = option(500, "Updates from real experience between two refreshes of the target network.")
     n_step: int = option(1, "Rewards summed before the value of a state is asked for, in real experience.")
     updates_per_step: float = option(0.5, "Updates from real experience for each real step.")
     dream_ratio: float = option(4.0, "Imagined transitions learnt from for each real one; 0 is DQN.")

@@ -33,6 +33,7 @@ _ATARI: dict[str, Any] = {
     "batch": 32,
     "updates_per_step": 0.25,
     "capacity": 1_000_000,
+    "lr_end": None,
     "eval_episodes": 10,
     "steps": 50_000_000,
 }

@@ -131,7 +131,7 @@ PRESETS: dict[tuple[str, str], dict[str, Any]] = {
 
 #: For --tune-for seconds: defaults that take more steps and less time than those of the algorithms.
 QUICK: dict[str, dict[str, Any]] = {
-    "dqn": {"layer_norm": "no"},
+    "dqn": {"envs": 16, "layer_norm": "no", "lr_end": None, "updates_per_step": 0.25, "target_every": 500},
     "ppo": {"envs": 16, "lr": 3e-4, "lr_end": None, "entropy": 0.01, "epochs": 4, "minibatches": 4},
 }
 #: The same for one environment, on top of that.
@@ -271,6 +271,7 @@ ATARI: dict[str, dict[str, Any]] = {
         "hidden": [512],
         "envs": 16,
         "batch": 32,
+        "updates_per_step": 0.25,
         "n_step": 3,
         "lr": 2.5e-4,
         "lr_end": 5e-5,

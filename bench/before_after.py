@@ -60,9 +60,15 @@ def worktree(commit: str) -> Iterator[Path]:
             subprocess.run(["git", "-C", ROOT, "worktree", "remove", "--force", path], check=True)
 
 
+def known_to(source: Path, settings: dict[str, Any]) -> dict[str, Any]:
+    """The settings that the code below `source` has. What an earlier commit lacks was, there, as it is asked for."""
+    code = "\n".join(path.read_text() for path in source.rglob("*.py"))
+    return {key: value for key, value in settings.items() if f"    {key}: " in code}
+
+
 def contender(said: argparse.Namespace, settings: dict[str, Any], source: Path) -> Any:
     def run(repeat: int) -> dict[str, Any]:
-        asked = json.dumps({**settings, "seed": repeat + 1})
+        asked = json.dumps({**known_to(source, settings), "seed": repeat + 1})
         command = [said.python, HERE / "window.py", "--seconds", said.seconds, "--warm", said.warm, asked]
         return call(command, timeout=said.seconds + said.warm + 120, env={"PYTHONPATH": str(source)})
 

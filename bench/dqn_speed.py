@@ -24,6 +24,7 @@ SAME: dict[str, Any] = {
     "n_step": 1,
     "double": False,
     "dueling": False,
+    "layer_norm": "no",
     "prioritized": False,
     "capacity": 50_000,
     "warmup": 1_000,

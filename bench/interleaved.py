@@ -24,7 +24,7 @@ from typing import Any
 
 import psutil
 
-from before_after import CELLS, LEAST, ROOT, row, worktree
+from before_after import CELLS, LEAST, ROOT, known_to, row, worktree
 from common import HERE, BenchError, Progress, machine, parser, table, write
 
 SETTLE = 0.5  # seconds after a run was continued that are not counted
@@ -105,7 +105,7 @@ def both(python: str, before: Path, settings: dict[str, Any], warm: float) -> It
         sides: dict[str, Side] = {}
         try:
             for name, source in (("before", before / "src"), ("after", ROOT / "src")):
-                sides[name] = Side(python, source, settings, Path(folder) / name)
+                sides[name] = Side(python, source, known_to(source, settings), Path(folder) / name)
                 sides[name].wait_until_it_learns(warm)
                 sides[name].signal(signal.SIGSTOP)
             yield sides

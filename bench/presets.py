@@ -53,6 +53,7 @@ def read_runs(path: Path) -> Runs:
 def settings_of(said: argparse.Namespace, overrides: dict[str, Any], seed: int) -> dict[str, Any]:
     """All that a run is told: a result is known by it, and does not outlive it."""
     axes = {"env": said.env, "sync": said.sync, "place": "processes", "workers": said.workers, "algo": said.algo}
+    axes["tune_for"] = "seconds"
     return {**undone(said.algo, said.env), **axes, "steps": said.max_steps, **overrides, "seed": seed}
 
 
@@ -60,7 +61,7 @@ def undone(algo: str, env: str) -> dict[str, Any]:
     """The defaults of whatever the preset sets."""
     fields = [*dataclasses.fields(RunConfig), *dataclasses.fields(ALGORITHMS[algo].Config)]
     default = {field.name: field.default for field in fields}
-    return {key: default[key] for key in preset(algo, env)}
+    return {key: default[key] for key in preset(algo, env, tune_for="seconds")}
 
 
 def run_one(said: argparse.Namespace, settings: dict[str, Any]) -> dict[str, Any]:

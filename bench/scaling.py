@@ -48,6 +48,7 @@ SCHEMES: dict[str, dict[str, Any]] = {
 def settings(said: argparse.Namespace) -> dict[str, Any]:
     return {
         "env": said.env,
+        "tune_for": "seconds",
         "hidden": said.hidden,
         "batch": said.batch,
         "updates_per_step": said.updates_per_step,
@@ -105,7 +106,7 @@ def solve_all(said: argparse.Namespace) -> dict[str, dict[str, list[dict[str, An
         for seed in range(1, said.seeds + 1):
             for workers in said.workers:
                 progress.begin(f"{scheme}, {workers} workers, seed {seed}, until solved")
-                asked = {"env": said.env, "workers": workers, "seed": seed, **SCHEMES[scheme]}
+                asked = {"env": said.env, "tune_for": "seconds", "workers": workers, "seed": seed, **SCHEMES[scheme]}
                 summary = train(said.python, asked, limit=said.limit)
                 found[scheme][str(workers)].append(summary)
                 progress.end(f"{summary['status']} after {summary['seconds']:.1f} s, {summary['episodes']} episodes")

@@ -39,7 +39,7 @@ PEERS = {"Stable-Baselines3 PPO": "sb3", "SBX PPO": "sbx"}
 
 
 def passel(said: argparse.Namespace, name: str, seed: int) -> dict[str, Any]:
-    summary = train(said.python, {**PASSEL[name], "seed": seed}, limit=said.limit)
+    summary = train(said.python, {**PASSEL[name], "tune_for": "seconds", "seed": seed}, limit=said.limit)
     return {
         "seed": seed,
         "solved": summary["status"] == "solved",

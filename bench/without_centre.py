@@ -63,7 +63,7 @@ def solve(said: argparse.Namespace) -> dict[str, list[dict[str, Any]]]:
     for seed in range(1, said.seeds + 1):
         for algo, sync in cells:
             progress.begin(f"{algo} under {sync}, seed {seed}, until solved")
-            asked = {"env": said.env, "algo": algo, "sync": sync, "workers": 2, "seed": seed}
+            asked = {"env": said.env, "algo": algo, "tune_for": "seconds", "sync": sync, "workers": 2, "seed": seed}
             summary = train(said.python, asked, limit=said.limit)
             found[f"{algo}, {sync}"].append(summary)
             progress.end(f"{summary['status']} after {clock(summary['seconds'])}, {summary['steps']:,} steps")

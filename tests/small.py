@@ -31,6 +31,8 @@ SMALL: dict[str, Any] = {
     "warmup": 60,
     "capacity": 1000,
     "updates_per_step": 0.25,
+    "layer_norm": "no",
+    "lr_end": "none",
     "target_every": 20,
     "epsilon_steps": 200,
     "eval_episodes": 2,
@@ -49,7 +51,7 @@ def make_three() -> Identity:
 
 
 #: What of these is DQN's own, and what stands in its place where experience comes in rollouts.
-REPLAY = ("batch", "warmup", "capacity", "n_step", "updates_per_step", "target_every", "epsilon_steps")
+REPLAY = ("batch", "warmup", "capacity", "n_step", "updates_per_step", "layer_norm", "target_every", "epsilon_steps")
 ROLLOUT: dict[str, Any] = {"horizon": 8}
 TRAJECTORIES: dict[str, Any] = {"horizon": 8, "critic_updates": 3, "policy_updates": 5, "capacity": 200, "batch": 16}
 

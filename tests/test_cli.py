@@ -246,7 +246,21 @@ class TestNumbersThatAreNone:
 
     def test_in_a_layer(self, told: Callable[..., Said]) -> None:
         """A learning rate beyond all reason, which sets in after some good checkpoints."""
-        flags = ["--optimizer", "sgd", "--lr", "1e30", "--warmup", "200", "--checkpoint-every", "50", "--quiet"]
+        flags = [
+            "--layer-norm",
+            "no",
+            "--lr-end",
+            "none",
+            "--optimizer",
+            "sgd",
+            "--lr",
+            "1e30",
+            "--warmup",
+            "200",
+            "--checkpoint-every",
+            "50",
+            "--quiet",
+        ]
         code, out, said = told("train", *INLINE, *flags, "--out", "run")
         assert (code, out) == (2, "")
         assert re.match(

@@ -64,7 +64,7 @@ class TestLayers:
         config, numbers = resolve_config({})
         defaults = RunConfig(workers=usable_cores(), steps=presets.DEFAULT_STEPS, normalize="none")
         tuned = presets.preset("dqn", RunConfig.env)
-        tuned = tuned | {"envs": max(tuned.get("envs", defaults.envs) // usable_cores(), 1)}
+        tuned = tuned | {"envs": max(tuned.get("envs", ALGORITHMS["dqn"].usual_envs) // usable_cores(), 1)}
         assert config == dataclasses.replace(defaults, **{k: v for k, v in tuned.items() if hasattr(defaults, k)})
         changed = {k: tuple(v) if isinstance(v, list) else v for k, v in tuned.items() if hasattr(numbers, k)}
         assert numbers == dataclasses.replace(ALGORITHMS["dqn"].Config(), **changed)

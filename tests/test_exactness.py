@@ -30,6 +30,7 @@ from passel.view.terminal import QuietView
 
 QUICK: dict[str, Any] = {
     "env": "CartPole-v1",
+    "tune_for": "seconds",
     "place": "inline",
     "backend": "gymnasium",
     "until_solved": False,

@@ -172,6 +172,7 @@ def test_two_processes_learn_cart_pole_together(tmp_path: Path) -> None:
         place="processes",
         backend="gymnasium",
         workers=2,
+        tune_for="seconds",
         steps=150_000,
         solved_at=150.0,
         eval_episodes=50,
@@ -285,6 +286,7 @@ class TestApex:
 def learn_dreaming(env: str, **changes: Any) -> Policy:
     """A real update for every 32 steps, and nearly all of the learning from dreams."""
     own = {"envs": 1, "updates_per_step": 0.03125, "warmup": 100, "steps": 1200, "epsilon_steps": 600, "model_lr": 3e-3}
+    own |= {"target_every": 1, "target_tau": 1.0}  # of the real updates, of which there are few
     model = {"model_hidden": [32], "model_batch": 32, "dream_ratio": 16.0, "dream_capacity": 2000}
     plan = small_plan(algo="dyna", env=env, **{**LEARNER, **own, **model, **changes})
     arena = new_arena(plan)
@@ -334,7 +336,7 @@ class TestDyna:
         assert 450 <= best <= 500
 
     def test_truncation_is_never_imagined(self) -> None:
-        found = values(learn_dreaming(TRAP, lr=1e-2, target_every=10), torch.ones(1, 1))
+        found = values(learn_dreaming(TRAP, lr=1e-2), torch.ones(1, 1))
         assert (found > 9.0).all()
         assert (found < 10.5).all()
 

@@ -18,7 +18,7 @@ from passel.run.folder import RunFolder
 from passel.types import Array, EnvSpec, PasselError
 
 SPEC = EnvSpec("Some-v0", (3,), np.dtype(np.float32), 4)
-CONFIG = DQNConfig(hidden=(5,))
+CONFIG = DQNConfig(layer_norm="no", hidden=(5,))
 
 
 def vector() -> torch.Tensor:
@@ -113,6 +113,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> passel.Run:
         steps=200,
         until_solved=False,
         eval_episodes=2,
+        eval_every="none",
         tensorboard=False,
         quiet=True,
         out=str(tmp_path_factory.mktemp("runs") / "run"),

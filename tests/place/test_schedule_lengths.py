@@ -79,7 +79,7 @@ class TestUnfinished:
             ({"epsilon_steps": 900, "warmup": 100, "lr_steps": 1_000, "lr_end": 0.1}, 1_000),  # to the last step
             ({"epsilon_fraction": 1.0, "warmup": 100, "lr_end": 0.1}, 1_000),
             ({"epsilon_steps": 900, "warmup": 1_000}, 1_000),  # nothing is learnt, which is told elsewhere
-            ({"lr_steps": 5_000}, 1_000),  # the learning rate is constant
+            ({"lr_steps": 5_000, "lr_end": None}, 1_000),  # the learning rate is constant
         ],
     )
     def test_is_silent_of_what_ends_in_time(self, settings: dict[str, Any], total: int) -> None:

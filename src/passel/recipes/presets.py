@@ -2,7 +2,7 @@
 
 A preset stands between an algorithm's defaults and what the user says: a configuration file and flags override it.
 Those of DQN and PPO are for few steps, as their defaults are; what --tune-for seconds puts in their place is apart. The
-numbers are one worker's: recipes/sharing.py has what several make of them.
+numbers are one worker's: place/sharing.py has what several make of them.
 """
 
 from __future__ import annotations

@@ -21,9 +21,9 @@ from passel.place.cast import cast
 from passel.place.env_args import plays_atari
 from passel.place.exactness import choose_exact
 from passel.place.refusals import check, check_models, topology_of
+from passel.place.sharing import shared_out
 from passel.recipes.named import Recipe, recipe
-from passel.recipes.presets import DEFAULT_STEPS, has_both, preset, preset_name
-from passel.recipes.sharing import shared_out
+from passel.recipes.presets import DEFAULT_STEPS, TUNED_FOR, has_both, preset, preset_name
 from passel.types import PasselError
 
 #: What settings were before there was a choice.
@@ -54,6 +54,8 @@ def resolve_config(*layers: Mapping[str, Any]) -> tuple[RunConfig, Any]:
     every = [f.name for f in dataclasses.fields(numbers_class)]
     config, rest = resolve(RunConfig, overriding(known, said), known=every)
     numbers, _ = resolve(numbers_class, rest)
+    if getattr(numbers, "minibatches", 0) and "batch" not in said:
+        numbers = dataclasses.replace(numbers, batch=numbers_class.batch)  # a preset's, which nothing reads
     if numbers.lr_end is not None and numbers.lr_end > numbers.lr and "lr_end" not in said:
         numbers = dataclasses.replace(numbers, lr_end=None)  # a rate of the user's own does not rise to a default
     config = dataclasses.replace(
@@ -65,15 +67,15 @@ def resolve_config(*layers: Mapping[str, Any]) -> tuple[RunConfig, Any]:
         until_solved=_until_solved(said, config),
         normalize=_normalize(config),
     )
-    if not named:
-        shared, own = shared_out(config, numbers, said)
-        config, numbers = dataclasses.replace(config, **shared), dataclasses.replace(numbers, **own)
     numbers = dataclasses.replace(numbers, **dict.fromkeys(_too_long(said, tuned, config, numbers), 0))
     if config.schedule_steps and not schedules(numbers):
         total = dataclasses.replace(config, schedule_steps=0)
         # It may have kept the lengths in steps of a preset, which are all that is left of it then.
         config = total if _too_long(said, tuned, total, numbers) else config
     check(config)
+    if config.tune_for == "steps" and algo in TUNED_FOR and not named:
+        shared, own = shared_out(config, numbers, said)
+        config, numbers = dataclasses.replace(config, **shared), dataclasses.replace(numbers, **own)
     _refuse_without_effect(said, config, numbers)
     if not plays_atari(config):
         _refuse_rules_of_atari(said, config)

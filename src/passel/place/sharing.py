@@ -12,7 +12,6 @@ from typing import Any
 
 from passel.config import RunConfig
 from passel.envs.levels import is_level_set
-from passel.recipes.presets import TUNED_FOR
 from passel.sync import SCHEMES
 
 #: Fewer rows than this make an update no cheaper.
@@ -27,11 +26,11 @@ def shared_out(config: RunConfig, numbers: Any, said: Container[str]) -> tuple[d
     batch, and takes part in the updates of all.
     """
     workers = config.workers
-    if workers == 1 or config.tune_for != "steps" or config.algo not in TUNED_FOR or is_level_set(config.env):
+    if workers == 1 or is_level_set(config.env):
         return {}, {}
     run: dict[str, Any] = {"envs": max(config.envs // workers, 1)}
     own: dict[str, Any] = {}
-    if SCHEMES[config.sync].averages:
+    if SCHEMES[config.sync].averages and not getattr(numbers, "minibatches", 0):
         own["batch"] = max(numbers.batch // workers, min(numbers.batch, FEWEST_ROWS))
         if hasattr(numbers, "updates_per_step"):
             own["updates_per_step"] = numbers.updates_per_step * workers

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from passel.algos import ALGORITHMS
+from passel.place.sharing import FEWEST_ROWS
 from passel.recipes import presets
 from passel.recipes.resolve import resolve_config, start_lines
-from passel.recipes.sharing import FEWEST_ROWS
 from passel.sync import SCHEMES
 
 ANYWHERE = {"env": "MyEnv-v0"}

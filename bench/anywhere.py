@@ -205,14 +205,19 @@ def compared(results: dict[str, dict[str, Any]], algo: str) -> tuple[list[list[s
     return rows, facts
 
 
+def add_options(made: argparse.ArgumentParser, envs: list[str], *, at_once: int) -> None:
+    """The flags of a study whose runs are made by `one`."""
+    made.add_argument("--one", type=json.loads, help=argparse.SUPPRESS)
+    made.add_argument("--envs", nargs="+", choices=envs, default=envs, help="Environments (default: all).")
+    made.add_argument("--algos", nargs="+", choices=["ppo", "dqn"], default=["ppo", "dqn"], help="Algorithms.")
+    made.add_argument("--seeds", type=int, default=5, help="Seeds of each (default 5).")
+    made.add_argument("--at-once", type=int, default=at_once, help=f"Runs at once (default {at_once}).")
+
+
 def main() -> None:
     made = parser(__doc__, peers=True)
-    made.add_argument("--one", type=json.loads, help=argparse.SUPPRESS)
-    made.add_argument("--envs", nargs="+", choices=list(ENVS), default=list(ENVS), help="Environments (default: all).")
-    made.add_argument("--algos", nargs="+", choices=["ppo", "dqn"], default=["ppo", "dqn"], help="Algorithms.")
+    add_options(made, list(ENVS), at_once=2)
     made.add_argument("--contenders", nargs="+", choices=CONTENDERS, default=list(CONTENDERS), help="Who runs.")
-    made.add_argument("--seeds", type=int, default=5, help="Seeds of each (default 5).")
-    made.add_argument("--at-once", type=int, default=2, help="Runs at once (default 2).")
     said = made.parse_args()
     if said.one:
         print(json.dumps(one(said.one)))

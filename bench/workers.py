@@ -20,7 +20,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from anywhere import REPORTED, one
+from anywhere import REPORTED, add_options, one
 from common import machine, parser, table, write
 
 #: Steps by algorithm, and random play.
@@ -32,7 +32,7 @@ WORKERS = (2, 4)
 TIMEOUT = 1800.0
 
 
-def cells_of(algo: str, schemes: list[str]) -> list[tuple[str, str, int]]:
+def cells_of(schemes: list[str]) -> list[tuple[str, str, int]]:
     """What is measured: scheme, how environments are shared, workers."""
     cells = [("solo", "alone", 1), *(("solo", "alone", count) for count in WORKERS)]
     for count in WORKERS:
@@ -57,7 +57,7 @@ def jobs_of(said: argparse.Namespace) -> list[Any]:
     script, found = str(Path(__file__).resolve()), []
     for name in said.envs:
         for algo in said.algos:
-            for cell in cells_of(algo, said.schemes):
+            for cell in cells_of(said.schemes):
                 settings = settings_of(algo, ENVS[name]["env"], cell)
                 for seed in range(1, said.seeds + 1):
                     asked = {
@@ -82,12 +82,8 @@ def main() -> None:
 
     schemes = [name for name in SCHEMES if name != "solo"]
     made = parser(__doc__)
-    made.add_argument("--one", type=json.loads, help=argparse.SUPPRESS)
-    made.add_argument("--envs", nargs="+", choices=list(ENVS), default=list(ENVS), help="Environments (default: all).")
-    made.add_argument("--algos", nargs="+", choices=["ppo", "dqn"], default=["dqn", "ppo"], help="Algorithms.")
+    add_options(made, list(ENVS), at_once=1)
     made.add_argument("--schemes", nargs="+", choices=schemes, default=schemes, help="Schemes (default: all).")
-    made.add_argument("--seeds", type=int, default=5, help="Seeds of each (default 5).")
-    made.add_argument("--at-once", type=int, default=1, help="Runs at once (default 1).")
     said = made.parse_args()
     if said.one:
         print(json.dumps(one(said.one)))
@@ -103,7 +99,7 @@ def main() -> None:
                     for key, r in results.items()
                     if key.startswith(f"{name} {algo} {' '.join(map(str, cell))} ")
                 ]
-                for cell in cells_of(algo, said.schemes)
+                for cell in cells_of(said.schemes)
             }
             scores = {cell: found for cell, found in scores.items() if found}
             if ("solo", "alone", 1) not in scores:

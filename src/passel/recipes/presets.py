@@ -134,6 +134,17 @@ QUICK: dict[str, dict[str, Any]] = {
     "dqn": {"envs": 16, "layer_norm": "no", "lr_end": None, "updates_per_step": 0.25, "target_every": 500},
     "ppo": {"envs": 16, "lr": 3e-4, "lr_end": None, "entropy": 0.01, "epochs": 4, "minibatches": 4},
 }
+#: A discount that sees the landing from the start, and short rollouts: many small lessons instead of few large ones.
+_LANDER: dict[str, Any] = {
+    "horizon": 64,
+    "minibatches": 8,
+    "gamma": 0.999,
+    "gae_lambda": 0.98,
+    "lr": 1.5e-3,
+    "lr_end": 3e-4,
+    "lr_steps": 400_000,
+    "steps": 1_000_000,
+}
 #: The same for one environment, on top of that.
 FOR_SECONDS: dict[tuple[str, str], dict[str, Any]] = {
     # A high learning rate that falls, and a target network that follows smoothly: the first learns to fly soon, the
@@ -152,17 +163,7 @@ FOR_SECONDS: dict[tuple[str, str], dict[str, Any]] = {
         "epsilon_end": 0.01,
         "epsilon_steps": 15_000,
     },
-    # A discount that sees the landing from the start, and short rollouts: many small lessons instead of few large ones.
-    ("ppo", "LunarLander-v3"): {
-        "horizon": 64,
-        "minibatches": 8,
-        "gamma": 0.999,
-        "gae_lambda": 0.98,
-        "lr": 1.5e-3,
-        "lr_end": 3e-4,
-        "lr_steps": 400_000,
-        "steps": 1_000_000,
-    },
+    ("ppo", "LunarLander-v3"): _LANDER,
     # Returns over several steps make up for few updates; a rate that falls keeps what was learnt (presets_*.md there).
     ("dqn", "CartPole-v1"): {
         "hidden": [64, 64],
@@ -208,17 +209,7 @@ FOR_SECONDS: dict[tuple[str, str], dict[str, Any]] = {
         "entropy": 0.0,
         "steps": 200_000,
     },
-    # As for the lander with discrete actions.
-    ("ppo", "LunarLanderContinuous-v3"): {
-        "horizon": 64,
-        "minibatches": 8,
-        "gamma": 0.999,
-        "gae_lambda": 0.98,
-        "lr": 1.5e-3,
-        "lr_end": 3e-4,
-        "lr_steps": 400_000,
-        "steps": 1_000_000,
-    },
+    ("ppo", "LunarLanderContinuous-v3"): _LANDER,
 }
 
 

@@ -11,39 +11,46 @@ greedy episodes with the last policy and 100 with the best. Learning is judged b
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
+import statistics
 import sys
 import tempfile
 import time
 from pathlib import Path
 from typing import Any
 
+import zoo
 from common import HERE, machine, parser, table, write
 
-BUDGETS_FROM = "rl-baselines3-zoo's tables; CleanRL's where it has none; at most a million"
+BUDGETS_FROM = (
+    "rl-baselines3-zoo's tables, thinned for two cores: a million and more are cut to 300,000, MinAtar and FlappyBird "
+    "to 200,000, and what is cut has 3 seeds"
+)
 #: For each environment: what makes it, the steps by algorithm, and whether the search for the defaults has seen it.
 ENVS: dict[str, dict[str, Any]] = {
     "CartPole": {"env": "CartPole-v1", "ppo": 100_000, "dqn": 50_000, "seen": True},
     "Acrobot": {"env": "Acrobot-v1", "ppo": 100_000, "dqn": 100_000, "seen": True},
-    "LunarLander": {"env": "LunarLander-v3", "ppo": 1_000_000, "dqn": 100_000, "seen": True},
+    "LunarLander": {"env": "LunarLander-v3", "ppo": 300_000, "dqn": 100_000, "seen": True},
     "Pendulum": {"env": "Pendulum-v1", "ppo": 100_000, "seen": True},
     "InvertedPendulum": {"env": "InvertedPendulum-v5", "ppo": 200_000, "seen": True},
-    "MinAtar Breakout": {"env": "factories:minatar_breakout", "ppo": 500_000, "dqn": 500_000, "seen": True},
-    "MinAtar Asterix": {"env": "factories:minatar_asterix", "ppo": 500_000, "dqn": 500_000, "seen": True},
+    "MinAtar Breakout": {"env": "factories:minatar_breakout", "ppo": 200_000, "dqn": 200_000, "seen": True},
+    "MinAtar Asterix": {"env": "factories:minatar_asterix", "ppo": 200_000, "dqn": 200_000, "seen": True},
     "Catch": {"env": "factories:catch", "ppo": 50_000, "dqn": 20_000, "seen": True},
-    "MountainCar": {"env": "MountainCar-v0", "ppo": 1_000_000, "dqn": 120_000, "seen": False},
-    "LunarLanderContinuous": {"env": "LunarLanderContinuous-v3", "ppo": 1_000_000, "seen": False},
-    "BipedalWalker": {"env": "BipedalWalker-v3", "ppo": 1_000_000, "seen": False},
-    "Hopper": {"env": "Hopper-v5", "ppo": 1_000_000, "seen": False},
-    "HalfCheetah": {"env": "HalfCheetah-v5", "ppo": 1_000_000, "seen": False},
-    "MinAtar Freeway": {"env": "factories:minatar_freeway", "ppo": 500_000, "dqn": 500_000, "seen": False},
-    "MinAtar SpaceInvaders": {"env": "factories:minatar_space_invaders", "ppo": 500_000, "dqn": 500_000, "seen": False},
-    "MinAtar Seaquest": {"env": "factories:minatar_seaquest", "ppo": 500_000, "dqn": 500_000, "seen": False},
+    "MountainCar": {"env": "MountainCar-v0", "ppo": 300_000, "dqn": 120_000, "seen": False},
+    "LunarLanderContinuous": {"env": "LunarLanderContinuous-v3", "ppo": 300_000, "seen": False},
+    "BipedalWalker": {"env": "BipedalWalker-v3", "ppo": 300_000, "seen": False},
+    "Hopper": {"env": "Hopper-v5", "ppo": 300_000, "seen": False},
+    "HalfCheetah": {"env": "HalfCheetah-v5", "ppo": 300_000, "seen": False},
+    "MinAtar Freeway": {"env": "factories:minatar_freeway", "ppo": 200_000, "dqn": 200_000, "seen": False},
+    "MinAtar SpaceInvaders": {"env": "factories:minatar_space_invaders", "ppo": 200_000, "dqn": 200_000, "seen": False},
+    "MinAtar Seaquest": {"env": "factories:minatar_seaquest", "ppo": 200_000, "dqn": 200_000, "seen": False},
     "MiniGrid Empty": {"env": "factories:minigrid_empty", "ppo": 100_000, "dqn": 100_000, "seen": False},
     "MiniGrid DoorKey": {"env": "factories:minigrid_doorkey", "ppo": 200_000, "dqn": 200_000, "seen": False},
-    "FlappyBird": {"env": "factories:flappy_bird", "ppo": 500_000, "dqn": 500_000, "seen": False},
+    "FlappyBird": {"env": "factories:flappy_bird", "ppo": 200_000, "dqn": 200_000, "seen": False},
 }
-CONTENDERS = ("passel", "sb3")
+LONG, FEW_SEEDS = 200_000, 3  # runs of so many steps have so many seeds at most
+CONTENDERS = ("passel", "sb3", "zoo")
 EVALUATIONS, SELECTED_BY, REPORTED = 20, 10, 100  # on the way, episodes of each, episodes in the end
 TIMEOUT = 3 * 3600.0
 
@@ -52,7 +59,7 @@ def one(asked: dict[str, Any]) -> dict[str, Any]:
     """One run, in this process: its curve, and the scores of its last and its best policy."""
     began = time.perf_counter()
     sys.path.insert(0, str(HERE))
-    found = {"passel": one_passel, "sb3": one_sb3, "random": one_random}[asked["contender"]](asked)
+    found = {"passel": one_passel, "sb3": one_sb3, "zoo": one_sb3, "random": one_random}[asked["contender"]](asked)
     return {**asked, **found, "seconds": round(time.perf_counter() - began, 1)}
 
 
@@ -68,8 +75,8 @@ def one_passel(asked: dict[str, Any]) -> dict[str, Any]:
             seed=asked["seed"],
             out=f"{folder}/run",
             until_solved=False,
-            eval_every=max(1, asked["steps"] // EVALUATIONS),
-            select_episodes=SELECTED_BY,
+            eval_every=max(1, asked["steps"] // asked.get("evaluations", EVALUATIONS)),
+            select_episodes=asked.get("episodes", SELECTED_BY),
             eval_episodes=0,
             tensorboard=False,
             quiet=True,
@@ -90,17 +97,18 @@ def one_sb3(asked: dict[str, Any]) -> dict[str, Any]:
     from stable_baselines3.common.callbacks import EvalCallback
     from stable_baselines3.common.evaluation import evaluate_policy
     from stable_baselines3.common.monitor import Monitor
+    from stable_baselines3.common.vec_env import DummyVecEnv
 
     torch.set_num_threads(1)
     kind = {"ppo": stable_baselines3.PPO, "dqn": stable_baselines3.DQN}[asked["algo"]]
+    settings = zoo.SETTINGS[asked["name"], asked["algo"]] if asked["contender"] == "zoo" else {}
+    envs = DummyVecEnv([lambda: Monitor(made_of(asked["env"]))] * settings.get("n_envs", 1))
     with tempfile.TemporaryDirectory(prefix="passel-anywhere-") as folder:
-        model = kind(
-            "MlpPolicy", Monitor(made_of(asked["env"])), seed=asked["seed"], device="cpu", **asked.get("settings", {})
-        )
+        model = kind("MlpPolicy", envs, seed=asked["seed"], device="cpu", **zoo.arguments_of(settings))
         watch = EvalCallback(
             Monitor(made_of(asked["env"])),
             n_eval_episodes=SELECTED_BY,
-            eval_freq=max(1, asked["steps"] // EVALUATIONS),
+            eval_freq=max(1, asked["steps"] // EVALUATIONS // envs.num_envs),
             best_model_save_path=folder,
             log_path=folder,
             verbose=0,
@@ -152,57 +160,76 @@ def jobs_of(said: argparse.Namespace) -> list[Any]:
         env = ENVS[name]
         asked = {"name": name, "env": env["env"], "contender": "random", "algo": "", "steps": 0, "seed": 1}
         found.append(Job(f"{name} random", (said.peers_python, script, "--one", json.dumps(asked))))
-        for algo in said.algos:
-            for seed in range(1, said.seeds + 1):
-                for contender in said.contenders if algo in env else ():
-                    python = said.python if contender == "passel" else said.peers_python
-                    asked |= {"contender": contender, "algo": algo, "steps": env[algo], "seed": seed}
-                    key = f"{name} {algo} {contender} {seed}"
-                    found.append(Job(key, (python, script, "--one", json.dumps(asked))))
+    for seed, name, algo, contender in itertools.product(
+        range(1, said.seeds + 1), said.envs, said.algos, said.contenders
+    ):
+        env = ENVS[name]
+        if algo not in env or (seed > FEW_SEEDS and env[algo] >= LONG):
+            continue
+        if contender == "zoo" and (name, algo) not in zoo.SETTINGS:
+            continue
+        python = said.python if contender == "passel" else said.peers_python
+        asked = {"name": name, "env": env["env"], "steps": env[algo]}
+        asked |= {"contender": contender, "algo": algo, "seed": seed}
+        found.append(Job(f"{name} {algo} {contender} {seed}", (python, script, "--one", json.dumps(asked))))
     return found
 
 
-def compared(results: dict[str, dict[str, Any]], algo: str) -> tuple[list[list[str]], dict[str, Any]]:
-    """A row for each environment that both contenders have runs of, and the statistics over all of them."""
-    from passel.study.statistics import improvement_over, interquartile_mean, interquartile_mean_of, normalized
+class Compared:
+    """The runs of one algorithm: a row for each environment that both libraries have runs of, statistics over all."""
 
-    rows, ours, theirs = [], {}, {}
-    for name, env in ENVS.items():
-        scores = {
-            contender: [
-                r["last"] for r in results.values() if (r["name"], r["algo"], r["contender"]) == (name, algo, contender)
-            ]
-            for contender in CONTENDERS
+    HEAD = ("environment", "steps", "random", "passel", "SB3's defaults", "zoo's settings", "zoo, published")
+    HEAD += ("normalized: passel, SB3", "train seconds: passel, SB3", "seeds")
+
+    def __init__(self, results: list[dict[str, Any]], algo: str) -> None:
+        self._results, self._algo = results, algo
+        self._ours: dict[str, Any] = {}
+        self._theirs: dict[str, Any] = {}
+        self.rows = [row for name in ENVS if (row := self._row(name))]
+
+    def facts(self) -> dict[str, str]:
+        from passel.study.statistics import improvement_over, interquartile_mean_of
+
+        return {
+            "environments": str(len(self.rows)),
+            "probability of improvement": str(improvement_over(self._ours, self._theirs)),
+            "interquartile mean, passel": str(interquartile_mean_of(self._ours)),
+            "interquartile mean, SB3": str(interquartile_mean_of(self._theirs)),
         }
-        random = next((r["last"] for r in results.values() if (r["name"], r["contender"]) == (name, "random")), None)
-        if not all(scores.values()) or random is None:
-            continue
-        means = {contender: interquartile_mean(found) for contender, found in scores.items()}
-        better = max(means.values())
+
+    def _of(self, name: str, contender: str, what: str = "last") -> list[float]:
+        asked = (name, contender, "" if contender == "random" else self._algo)
+        return [r[what] for r in self._results if (r["name"], r["contender"], r["algo"]) == asked]
+
+    def _row(self, name: str) -> list[str]:
+        from passel.study.statistics import interquartile_mean, normalized
+
+        scores = {contender: self._of(name, contender) for contender in ("random", *CONTENDERS)}
+        if not (scores["random"] and scores["passel"] and scores["sb3"]):
+            return []
+        random = scores["random"][0]
+        better = max(interquartile_mean(scores["passel"]), interquartile_mean(scores["sb3"]))
         scale = (random, better if better > random else random + 1.0)
-        ours[name], theirs[name] = (normalized(scores[contender], *scale) for contender in CONTENDERS)
-        share = interquartile_mean(ours[name]) / max(interquartile_mean(theirs[name]), 1e-9)
-        rows.append(
-            [
-                name if env["seen"] else f"{name} (not searched on)",
-                f"{env[algo]:,}",
-                f"{random:.3g}",
-                *(
-                    f"{means[contender]:.4g} [{min(scores[contender]):.4g}, {max(scores[contender]):.4g}]"
-                    for contender in CONTENDERS
-                ),
-                f"{share:.2f}",
-                str(min(len(found) for found in scores.values())),
-            ]
-        )
-    if not rows:
-        return [], {}
-    facts = {
-        "probability of improvement": str(improvement_over(ours, theirs)),
-        "interquartile mean, passel": str(interquartile_mean_of(ours)),
-        "interquartile mean, sb3": str(interquartile_mean_of(theirs)),
-    }
-    return rows, facts
+        self._ours[name], self._theirs[name] = (normalized(scores[who], *scale) for who in ("passel", "sb3"))
+        published = zoo.PUBLISHED.get((name, self._algo))
+        both = [interquartile_mean(found[name]) for found in (self._ours, self._theirs)]
+        took = [statistics.median(self._of(name, who, "train_seconds")) for who in ("passel", "sb3")]
+        return [
+            name if ENVS[name]["seen"] else f"{name} (not searched on)",
+            f"{ENVS[name][self._algo]:,}",
+            f"{random:.3g}",
+            *(_spread(scores[contender]) for contender in CONTENDERS),
+            f"{published[0]:g} ({published[1]})" if published else "",
+            ", ".join(f"{value:.2f}" for value in both),
+            ", ".join(f"{value:.0f}" for value in took),
+            ", ".join(str(len(scores[contender])) for contender in CONTENDERS if scores[contender]),
+        ]
+
+
+def _spread(scores: list[float]) -> str:
+    from passel.study.statistics import interquartile_mean
+
+    return f"{interquartile_mean(scores):.4g} [{min(scores):.4g}, {max(scores):.4g}]" if scores else ""
 
 
 def add_options(made: argparse.ArgumentParser, envs: list[str], *, at_once: int) -> None:
@@ -218,6 +245,7 @@ def main() -> None:
     made = parser(__doc__, peers=True)
     add_options(made, list(ENVS), at_once=2)
     made.add_argument("--contenders", nargs="+", choices=CONTENDERS, default=list(CONTENDERS), help="Who runs.")
+    made.add_argument("--report", action="store_true", help="Train nothing: the tables of the runs that are there.")
     said = made.parse_args()
     if said.one:
         print(json.dumps(one(said.one)))
@@ -225,15 +253,23 @@ def main() -> None:
     from passel.study.jobs import run_jobs
 
     card = machine()
-    results = run_jobs(jobs_of(said), said.out / "anywhere.jsonl", at_once=said.at_once, timeout=TIMEOUT)
-    sections, data = [f"Steps: {BUDGETS_FROM}. Scores: {REPORTED} greedy episodes of the last policy."], {}
+    path: Path = said.out / "anywhere.jsonl"
+    if not said.report:
+        run_jobs(jobs_of(said), path, at_once=said.at_once, timeout=TIMEOUT)
+    results = [json.loads(line) for line in path.read_text().splitlines()]
+    sections: list[str] = [
+        f"Steps: {BUDGETS_FROM}. Scores: {REPORTED} greedy episodes of the last policy; interquartile mean over seeds "
+        "[lowest, highest]. Normalized between random play (0) and the better of passel and SB3 (1). The published "
+        "figures are rl-baselines3-zoo's (benchmark.md: one run each, at the steps in brackets, of its own settings). "
+        "Seconds are of runs that shared the cores with others: an order of magnitude, not a speed."
+    ]
+    data = {}
     for algo in said.algos:
-        rows, facts = compared(results, algo)
-        if rows:
-            head = ["environment", "steps", "random", "passel", "sb3", "passel / sb3, normalized", "seeds"]
-            told = "\n".join(f"- {name}: {value}" for name, value in facts.items())
-            sections.append(f"## {algo.upper()}\n\n{table(head, rows)}\n\n{told}")
-            data[algo] = facts
+        found = Compared(results, algo)
+        if found.rows:
+            data[algo] = found.facts()
+            told = "\n".join(f"- {name}: {value}" for name, value in data[algo].items())
+            sections.append(f"## {algo.upper()}\n\n{table(Compared.HEAD, found.rows)}\n\n{told}")
     write("anywhere", "Learning by steps, with defaults, anywhere", said.out, card, sections, data)
 
 

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import zoo
-from common import HERE, machine, parser, table, write
+from common import HERE, machine, parser, table, undone, write
 
 BUDGETS_FROM = (
     "rl-baselines3-zoo's tables, thinned for two cores: a million and more are cut to 300,000, MinAtar and FlappyBird "
@@ -50,7 +50,7 @@ ENVS: dict[str, dict[str, Any]] = {
     "FlappyBird": {"env": "factories:flappy_bird", "ppo": 200_000, "dqn": 200_000, "seen": False},
 }
 LONG, FEW_SEEDS = 200_000, 3  # runs of so many steps have so many seeds at most
-CONTENDERS = ("passel", "sb3", "zoo")
+CONTENDERS = ("passel", "sb3", "preset", "zoo")
 EVALUATIONS, SELECTED_BY, REPORTED = 20, 10, 100  # on the way, episodes of each, episodes in the end
 TIMEOUT = 3 * 3600.0
 
@@ -59,7 +59,8 @@ def one(asked: dict[str, Any]) -> dict[str, Any]:
     """One run, in this process: its curve, and the scores of its last and its best policy."""
     began = time.perf_counter()
     sys.path.insert(0, str(HERE))
-    found = {"passel": one_passel, "sb3": one_sb3, "zoo": one_sb3, "random": one_random}[asked["contender"]](asked)
+    who = {"passel": one_passel, "preset": one_passel, "sb3": one_sb3, "zoo": one_sb3, "random": one_random}
+    found = who[asked["contender"]](asked)
     return {**asked, **found, "seconds": round(time.perf_counter() - began, 1)}
 
 
@@ -67,6 +68,7 @@ def one_passel(asked: dict[str, Any]) -> dict[str, Any]:
     import passel
     from passel.run.folder import RunFolder
 
+    settings = undone(asked["algo"], asked["env"], "steps") if asked["contender"] == "passel" else {}
     with tempfile.TemporaryDirectory(prefix="passel-anywhere-") as folder:
         run = passel.train(
             asked["env"],
@@ -80,7 +82,7 @@ def one_passel(asked: dict[str, Any]) -> dict[str, Any]:
             eval_episodes=0,
             tensorboard=False,
             quiet=True,
-            **asked.get("settings", {}),
+            **settings | asked.get("settings", {}),
         )
         rows = RunFolder.open(run.path, lock=False).read_metrics()
         curve = {row["eval_steps"]: row["eval_mean"] for row in rows if row.get("eval_steps")}
@@ -152,6 +154,7 @@ def made_of(env: str) -> Any:
 
 
 def jobs_of(said: argparse.Namespace) -> list[Any]:
+    from passel.recipes.presets import preset_name
     from passel.study.jobs import Job
 
     script = str(Path(__file__).resolve())
@@ -168,7 +171,9 @@ def jobs_of(said: argparse.Namespace) -> list[Any]:
             continue
         if contender == "zoo" and (name, algo) not in zoo.SETTINGS:
             continue
-        python = said.python if contender == "passel" else said.peers_python
+        if contender == "preset" and not preset_name(algo, env["env"]):
+            continue
+        python = said.python if contender in ("passel", "preset") else said.peers_python
         asked = {"name": name, "env": env["env"], "steps": env[algo]}
         asked |= {"contender": contender, "algo": algo, "seed": seed}
         found.append(Job(f"{name} {algo} {contender} {seed}", (python, script, "--one", json.dumps(asked))))
@@ -178,7 +183,8 @@ def jobs_of(said: argparse.Namespace) -> list[Any]:
 class Compared:
     """The runs of one algorithm: a row for each environment that both libraries have runs of, statistics over all."""
 
-    HEAD = ("environment", "steps", "random", "passel", "SB3's defaults", "zoo's settings", "zoo, published")
+    HEAD = ("environment", "steps", "random", "passel's defaults", "SB3's defaults")
+    HEAD += ("passel's preset", "zoo's settings", "zoo, published")
     HEAD += ("normalized: passel, SB3", "train seconds: passel, SB3", "seeds")
 
     def __init__(self, results: list[dict[str, Any]], algo: str) -> None:

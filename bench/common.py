@@ -6,6 +6,7 @@ Light to import: the scripts that run inside a peer's environment use it too, an
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 import math
 import os
@@ -249,3 +250,14 @@ def _portable(arguments: Sequence[str]) -> list[str]:
         elif not word.startswith(("--python=", "--peers-python=", "--out=", "--before=")):
             kept.append(word)
     return kept
+
+
+def undone(algo: str, env: str, tune_for: str) -> dict[str, Any]:
+    """The defaults of whatever the preset sets."""
+    from passel.algos import ALGORITHMS
+    from passel.config import RunConfig
+    from passel.recipes.presets import preset
+
+    fields = [*dataclasses.fields(RunConfig), *dataclasses.fields(ALGORITHMS[algo].Config)]
+    default = {field.name: field.default for field in fields}
+    return {key: default[key] for key in preset(algo, env, tune_for=tune_for)}

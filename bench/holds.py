@@ -51,7 +51,7 @@ def jobs_of(said: argparse.Namespace) -> list[Any]:
         if algo == "dqn" and workers > 1:
             continue
         about = ENVS[name]
-        asked = {"name": name, "env": about["env"], "contender": "passel", "algo": "dyna", "kind": algo, "seed": seed}
+        asked = {"name": name, "env": about["env"], "contender": "preset", "algo": "dyna", "kind": algo, "seed": seed}
         asked |= {"steps": about["steps"], "evaluations": about["steps"] // EVERY, "episodes": EPISODES}
         asked |= {"workers": workers, "settings": settings_of(algo, about["env"], workers)}
         found.append(Job(f"{name} {algo} {workers} {seed}", (sys.executable, script, "--one", json.dumps(asked))))

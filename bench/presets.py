@@ -13,16 +13,12 @@ variant whose settings have changed since is run again.
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import json
 import sys
 from pathlib import Path
 from typing import Any
 
-from common import HERE, BenchError, Progress, machine, middle, number, parser, table, train, write
-from passel.algos import ALGORITHMS
-from passel.config import RunConfig
-from passel.recipes.presets import preset
+from common import HERE, BenchError, Progress, machine, middle, number, parser, table, train, undone, write
 
 FOLDER = HERE / "presets"
 KEPT = ("status", "steps", "episodes", "seconds", "wall_seconds", "steps_per_second", "return_mean_100")
@@ -54,14 +50,7 @@ def settings_of(said: argparse.Namespace, overrides: dict[str, Any], seed: int) 
     """All that a run is told: a result is known by it, and does not outlive it."""
     axes = {"env": said.env, "sync": said.sync, "place": "processes", "workers": said.workers, "algo": said.algo}
     axes["tune_for"] = "seconds"
-    return {**undone(said.algo, said.env), **axes, "steps": said.max_steps, **overrides, "seed": seed}
-
-
-def undone(algo: str, env: str) -> dict[str, Any]:
-    """The defaults of whatever the preset sets."""
-    fields = [*dataclasses.fields(RunConfig), *dataclasses.fields(ALGORITHMS[algo].Config)]
-    default = {field.name: field.default for field in fields}
-    return {key: default[key] for key in preset(algo, env, tune_for="seconds")}
+    return {**undone(said.algo, said.env, "seconds"), **axes, "steps": said.max_steps, **overrides, "seed": seed}
 
 
 def run_one(said: argparse.Namespace, settings: dict[str, Any]) -> dict[str, Any]:

@@ -61,7 +61,7 @@ def jobs_of(said: argparse.Namespace) -> list[Any]:
                 settings = settings_of(algo, ENVS[name]["env"], cell)
                 for seed in range(1, said.seeds + 1):
                     asked = {
-                        **{"name": name, "env": ENVS[name]["env"], "contender": "passel", "algo": algo},
+                        **{"name": name, "env": ENVS[name]["env"], "contender": "preset", "algo": algo},
                         **{"steps": ENVS[name][algo], "seed": seed, "settings": settings},
                     }
                     key = f"{name} {algo} {cell[0]} {cell[1]} {cell[2]} {seed}"

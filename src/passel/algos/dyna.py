@@ -49,6 +49,10 @@ class DynaConfig(DQNConfig):
     dream_fraction: float = option(
         1.0, "Fraction of the run after which dreaming ends; as many updates go on with real experience alone."
     )
+    dream_stop: Literal["gain", "never"] = option(
+        "gain",
+        "When dreaming ends before that: gain, as soon as imagined updates no longer lower the TD error of real steps.",
+    )
     dream: Literal["uniform", "sweeping", "explore"] = option(
         "uniform", "Where dreams start: real states drawn evenly, by surprise, or where the models know least."
     )
@@ -92,6 +96,13 @@ class Dyna(DQN):
         one of real steps, however much is dreamt.
         """
         super().refresh(int(version / (1 + self._ratio)))
+
+    def targets(self, batch: Batch) -> Floats:
+        return self._targets(batch)
+
+    def td_error(self, batch: Batch, targets: Floats) -> float:
+        """The mean TD error, |y - Q(s, a)|, with these targets."""
+        return float(np.abs(targets - q_of_action(self._online.values(batch.obs), batch.action)).mean())
 
     def td_abs(self, batch: Batch, gamma: float) -> Floats:
         """By how much the value of each single step is wrong: |r + gamma max_a Q(s', a) - Q(s, a)|."""

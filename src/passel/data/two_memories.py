@@ -63,7 +63,8 @@ class TwoMemories:
         beta: Callable[[int], float] = lambda _: 1.0,
     ) -> None:
         self._replay = waking.replay if waking else None
-        self._imagined, self._real, self._ratio, self._reuse, self._rng = imagined, real, ratio, reuse, rng
+        self._imagined, self._ratio, self._reuse, self._rng = imagined, ratio, reuse, rng
+        self.real = real
         self._batch, self._dreams, self._beta = batch, dreams, beta
         #: Whether dreaming has ended.
         self.over = over
@@ -102,13 +103,13 @@ class TwoMemories:
             return self._replay.batch(steps_so_far)
         self._ratio.sampled()
         if self.over():
-            return self._real.sample(self._batch, self._rng, self._beta(steps_so_far))
+            return self.real.sample(self._batch, self._rng, self._beta(steps_so_far))
         self._reuse.sampled()
         return self._imagined.sample(self._batch, self._rng)
 
     def feedback(self, batch: Batch, td_abs: Floats | None) -> None:
         if batch.index is not None and td_abs is not None:
-            self._real.update_priorities(batch.index, td_abs)
+            self.real.update_priorities(batch.index, td_abs)
 
     def abandon(self) -> None:
         """Nothing to do: a batch stands alone."""

@@ -85,7 +85,7 @@ def _playing(plan: Plan, shop: Shop, syncs: dict[str, Sync]) -> Playing:
     lessons = diet.lessons(shop, waking)
     envs, actor = _actor(shop, waking)
     learner = _learner(shop, {name: sync for name, sync in syncs.items() if name != MODEL}, lessons)
-    return Playing(shop.orders, envs, actor, learner, lessons, diet.models(shop))
+    return Playing(shop.orders, envs, actor, learner, lessons, diet.models(shop), diet.gain(shop, lessons.real))
 
 
 def _dreaming(plan: Plan, shop: Shop, syncs: dict[str, Sync], playing: Playing | None = None) -> Dreaming:
@@ -94,14 +94,16 @@ def _dreaming(plan: Plan, shop: Shop, syncs: dict[str, Sync], playing: Playing |
     if playing is None:
         lessons = diet.lessons(shop, None)
         learner = _learner(shop, {name: sync for name, sync in syncs.items() if name != MODEL}, lessons)
+        gain = diet.gain(shop, lessons.real)
     else:
-        lessons, learner = playing.lessons, playing.learner
+        lessons, learner, gain = playing.lessons, playing.learner, playing.gain
     world, models, teacher = diet.world(shop), diet.models(shop), None
     if models is not None:
         batches = diet.model_lessons(shop, models)
         taught = Learner(world, {MODEL: syncs[MODEL]}, batches, shop.clock, stage="model")
         teacher = ModelTeacher(shop.orders, taught, batches, plan.numbers.model_lr)
-    return Dreaming(shop.orders, learner, lessons, diet.dreaming(shop, world), teacher, shop.clock, diet.cells(shop))
+    cells, dreaming = diet.cells(shop), diet.dreaming(shop, world)
+    return Dreaming(shop.orders, learner, lessons, dreaming, teacher, shop.clock, cells, gain)
 
 
 def _syncs(plan: Plan, shop: Shop) -> dict[str, Sync]:

@@ -8,9 +8,11 @@ each does. Whoever has nothing of its own to do helps: the one who acts learns f
 from __future__ import annotations
 
 import math
+from contextlib import nullcontext
 
 from passel.actor import Actor
 from passel.clock import Clock
+from passel.data.dream_gain import DreamGain
 from passel.data.dreams import Dreams
 from passel.data.limiter import Limiter
 from passel.data.two_memories import ModelLessons, TwoMemories
@@ -21,13 +23,27 @@ from passel.place.roles import Taught, update
 from passel.types import Floats
 
 
+def imagined_update(orders: Orders, learner: Learner, lessons: TwoMemories, gain: DreamGain | None) -> None:
+    """An update that is imagined, which `gain` measures, or a real one that takes its place."""
+    learner.pull()
+    with gain.measured(learner.pull) if gain is not None and not lessons.over() else nullcontext():
+        update(orders, learner)
+
+
 class Playing(Taught):
     """Acts in the real environment, and learns the values from what comes of it."""
 
     def __init__(
-        self, orders: Orders, envs: Envs, actor: Actor, learner: Learner, lessons: TwoMemories, models: Limiter | None
+        self,
+        orders: Orders,
+        envs: Envs,
+        actor: Actor,
+        learner: Learner,
+        lessons: TwoMemories,
+        models: Limiter | None,
+        gain: DreamGain | None,
     ) -> None:
-        self.learner, self.lessons = learner, lessons
+        self.learner, self.lessons, self.gain = learner, lessons, gain
         self._orders, self._envs, self._actor, self._models = orders, envs, actor, models
 
     def turn(self) -> bool:
@@ -39,10 +55,11 @@ class Playing(Taught):
                 if self._orders.resting or not self._room():
                     return True
             update(self._orders, self.learner)
+            if self.gain is not None:
+                self.gain.judge(self._orders.board.steps)
             return True
         if self.lessons.imagined_due():
-            self.learner.pull()
-            update(self._orders, self.learner)
+            imagined_update(self._orders, self.learner, self.lessons, self.gain)
             return True
         return False
 
@@ -102,8 +119,9 @@ class Dreaming(Taught):
         teacher: ModelTeacher | None,
         clock: Clock,
         numbers: Floats,
+        gain: DreamGain | None,
     ) -> None:
-        self.learner = learner
+        self.learner, self._gain = learner, gain
         self._orders, self._lessons, self._dreams, self._teacher = orders, lessons, dreams, teacher
         self._clock, self._numbers = clock, numbers
 
@@ -115,8 +133,7 @@ class Dreaming(Taught):
         if self._teacher is not None and self._teacher.turn(over=self._lessons.over()):
             return True
         if self._lessons.imagined_due():
-            self.learner.pull()
-            update(self._orders, self.learner)
+            imagined_update(self._orders, self.learner, self._lessons, self._gain)
             return True
         return False
 
@@ -138,7 +155,7 @@ class Dreaming(Taught):
 
     def scalars(self) -> list[float]:
         error, doubt = (float(number) if number else math.nan for number in self._numbers)
-        return [self._lessons.dream_ratio, error, doubt]
+        return [self._lessons.dream_ratio, error, doubt, math.nan if self._gain is None else self._gain.last]
 
 
 class Whole(Taught):

@@ -27,7 +27,7 @@ from passel.recipes.presets import DEFAULT_STEPS, TUNED_FOR, has_both, preset, p
 from passel.types import PasselError
 
 #: What settings were before there was a choice.
-BEFORE = {"normalize": NONE, "layer_norm": "no"}
+BEFORE = {"normalize": NONE, "layer_norm": "no", "dream_stop": "never"}
 
 
 def flag(key: str) -> str:

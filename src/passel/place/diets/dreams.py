@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING, cast
 
 from passel.algos.dyna import Dyna, LearntWorld
 from passel.arena import Arena, Spec, Tensors, prefixed
+from passel.data.dream_gain import DreamGain, ended_at
 from passel.data.dreams import Dreams, World
 from passel.data.experience import ReplayExperience
 from passel.data.imagined import Imagined
 from passel.data.limiter import Limiter
+from passel.data.memory import Memory
 from passel.data.running_scale import RunningScale
 from passel.data.starts import Explore, Starts, Sweeping, Uniform
 from passel.data.trail import Trail
@@ -29,6 +31,8 @@ if TYPE_CHECKING:
 
 #: Lessons by which models may be behind the real steps, or ahead of them, where several workers share the work.
 LEAD = 32
+#: Batches of real steps by which an imagined update is measured.
+MEASURED = 2
 #: The network that dreamers teach.
 MODEL = "model"
 
@@ -38,7 +42,7 @@ class DreamDiet(ReplayDiet):
     the limiters that keep them in step.
     """
 
-    scalar_names = ("dream_ratio", "model_error", "model_doubt")
+    scalar_names = ("dream_ratio", "model_error", "model_doubt", "dream_gain")
 
     def shared_specs(self) -> dict[str, Spec]:
         numbers, spec, players = self.numbers, self.plan.spec, self.plan.cast
@@ -50,6 +54,7 @@ class DreamDiet(ReplayDiet):
             **prefixed("imagined", Imagined.dated_specs(numbers.dream_capacity, spec.obs_shape, dreamers)),
             **prefixed("scale", RunningScale.specs(spec.obs_shape[0])),
             "models": Spec((2,)),
+            **prefixed("gain", DreamGain.specs(workers)),
             **prefixed("limiter/ratio", counts),
             **prefixed("limiter/reuse", counts),
             **prefixed("limiter/models", counts),
@@ -114,7 +119,7 @@ class DreamDiet(ReplayDiet):
             shop.sampling.rng,
             batch=numbers.batch,
             dreams=self.dreams,
-            over=partial(self.over, shop.orders.board),
+            over=partial(self.over, shop.arena, shop.orders.board),
             beta=self._beta if numbers.prioritized else lambda _: 1.0,
         )
 
@@ -123,9 +128,17 @@ class DreamDiet(ReplayDiet):
         """What is real everybody learns from, when dreaming has ended."""
         return self.plan.workers > 1
 
-    def over(self, board: Board) -> bool:
+    def over(self, arena: Arena, board: Board) -> bool:
         """Whether dreaming has ended."""
-        return bool(board.steps >= self.last_dream)
+        return bool(board.steps >= self.last_dream or ended_at(arena["gain/judged"].numpy()))
+
+    def gain(self, shop: Shop, memory: Memory) -> DreamGain | None:
+        """What measures whether imagined updates help by the real ones in `memory`; None where nobody asks."""
+        numbers = self.numbers
+        if not self.dreams or numbers.dream_stop == "never":
+            return None
+        rows, rng = MEASURED * numbers.batch, shop.sampling.rng
+        return DreamGain(shop.arena.below("gain"), shop.rank, cast(Dyna, shop.algo), memory, rng, rows=rows)
 
     @property
     def last_dream(self) -> float:
@@ -135,11 +148,13 @@ class DreamDiet(ReplayDiet):
 
     def notices(self, arena: Arena) -> list[str]:
         said = super().notices(arena)
-        if self.dreams and self.over(Board(arena.below("board"))):
-            fraction = f"--dream-fraction {self.numbers.dream_fraction:g}"
+        if self.dreams and self.over(arena, Board(arena.below("board"))):
+            step, cause = self.last_dream, f"--dream-fraction {self.numbers.dream_fraction:g}"
+            if ended := ended_at(arena["gain/judged"].numpy()):
+                step, cause = ended, "imagined updates no longer lowered the TD error of real steps"
             said.append(
-                f"Dreaming ended after {self.last_dream:,.0f} steps ({fraction}): the values are learnt from real "
-                "experience alone, with as many updates as before."
+                f"Dreaming ended after {step:,.0f} steps ({cause}): the values are learnt from real experience alone, "
+                "with as many updates as before."
             )
         return said
 

@@ -12,6 +12,7 @@ all of them from real experience. Every run is a line of bench/results/holds.jso
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import itertools
 import json
 import statistics
@@ -33,14 +34,20 @@ HEAD = ("algorithm", "workers", "first (steps to `first`), lowest after, end; se
 
 
 def settings_of(algo: str, env: str, workers: int) -> dict[str, Any]:
-    """Dyna has its preset; DQN is Dyna without dreams, with as many updates, in one worker more or less."""
+    """Dyna has its preset; DQN has Dyna's numbers and as many updates for each step, with one environment a worker."""
+    shared = {"workers": workers, **({"sync": "hogwild"} if workers > 1 else {"sync": "solo", "place": "inline"})}
     if algo == "dyna":
-        return {"workers": workers, **({"sync": "hogwild"} if workers > 1 else {})}
+        return {"algo": "dyna", "settings": shared}
+    from passel.algos.dqn import DQNConfig
+    from passel.recipes.presets import preset
     from passel.recipes.resolve import resolve_config
 
-    config = resolve_config({"env": env, "algo": "dyna", "workers": 1})[0]
-    every = config.updates_per_step * (1 + config.dream_ratio)
-    return {"workers": 1, "dream_ratio": 0.0, "updates_per_step": every}
+    numbers = resolve_config({"env": env, "algo": "dyna", "workers": 1})[1]
+    kept = {field.name for field in dataclasses.fields(DQNConfig)} - {"memory"}
+    own = {key: value for key, value in preset("dyna", env).items() if key in kept}
+    own |= {"n_step": numbers.n_step, "target_every": numbers.target_every, "lr_end": numbers.lr_end}
+    own |= {"updates_per_step": numbers.updates_per_step * (1 + numbers.dream_ratio), "backend": "gymnasium"}
+    return {"algo": "dqn", "settings": {**own, **shared, "envs": 1}}
 
 
 def jobs_of(said: argparse.Namespace) -> list[Any]:
@@ -48,12 +55,10 @@ def jobs_of(said: argparse.Namespace) -> list[Any]:
 
     script, found = str(Path(__file__).resolve()), []
     for seed, name, algo, workers in itertools.product(range(1, said.seeds + 1), said.envs, said.algos, said.workers):
-        if algo == "dqn" and workers > 1:
-            continue
         about = ENVS[name]
-        asked = {"name": name, "env": about["env"], "contender": "preset", "algo": "dyna", "kind": algo, "seed": seed}
+        asked = {"name": name, "env": about["env"], "contender": "preset", "kind": algo, "seed": seed}
         asked |= {"steps": about["steps"], "evaluations": about["steps"] // EVERY, "episodes": EPISODES}
-        asked |= {"workers": workers, "settings": settings_of(algo, about["env"], workers)}
+        asked |= {"workers": workers, **settings_of(algo, about["env"], workers)}
         found.append(Job(f"{name} {algo} {workers} {seed}", (sys.executable, script, "--one", json.dumps(asked))))
     return found
 

@@ -54,7 +54,7 @@ class DreamDiet(ReplayDiet):
             **prefixed("imagined", Imagined.dated_specs(numbers.dream_capacity, spec.obs_shape, dreamers)),
             **prefixed("scale", RunningScale.specs(spec.obs_shape[0])),
             "models": Spec((2,)),
-            **prefixed("gain", DreamGain.specs(workers)),
+            **(prefixed("gain", DreamGain.specs(workers)) if self.measured else {}),
             **prefixed("limiter/ratio", counts),
             **prefixed("limiter/reuse", counts),
             **prefixed("limiter/models", counts),
@@ -73,6 +73,11 @@ class DreamDiet(ReplayDiet):
     def taught(self) -> bool:
         """Whether there is a model to teach."""
         return self.dreams and not self.numbers.grounded
+
+    @property
+    def measured(self) -> bool:
+        """Whether dreaming ends when imagined updates no longer help."""
+        return self.dreams and self.numbers.dream_stop == "gain"
 
     def why_not(self) -> str | None:
         spec = self.plan.spec
@@ -130,14 +135,17 @@ class DreamDiet(ReplayDiet):
 
     def over(self, arena: Arena, board: Board) -> bool:
         """Whether dreaming has ended."""
-        return bool(board.steps >= self.last_dream or ended_at(arena["gain/judged"].numpy()))
+        return bool(board.steps >= self.last_dream or self._ended_at(arena))
+
+    def _ended_at(self, arena: Arena) -> int:
+        """The step at which imagined updates had stopped to help; 0: they help, or nobody asks."""
+        return ended_at(arena["gain/judged"].numpy()) if self.measured else 0
 
     def gain(self, shop: Shop, memory: Memory) -> DreamGain | None:
         """What measures whether imagined updates help by the real ones in `memory`; None where nobody asks."""
-        numbers = self.numbers
-        if not self.dreams or numbers.dream_stop == "never":
+        if not self.measured:
             return None
-        rows, rng = MEASURED * numbers.batch, shop.sampling.rng
+        rows, rng = MEASURED * self.numbers.batch, shop.sampling.rng
         return DreamGain(shop.arena.below("gain"), shop.rank, cast(Dyna, shop.algo), memory, rng, rows=rows)
 
     @property
@@ -150,7 +158,7 @@ class DreamDiet(ReplayDiet):
         said = super().notices(arena)
         if self.dreams and self.over(arena, Board(arena.below("board"))):
             step, cause = self.last_dream, f"--dream-fraction {self.numbers.dream_fraction:g}"
-            if ended := ended_at(arena["gain/judged"].numpy()):
+            if ended := self._ended_at(arena):
                 step, cause = ended, "imagined updates no longer lowered the TD error of real steps"
             said.append(
                 f"Dreaming ended after {step:,.0f} steps ({cause}): the values are learnt from real experience alone, "

@@ -49,7 +49,7 @@ ENVS: dict[str, dict[str, Any]] = {
     "MiniGrid DoorKey": {"env": "factories:minigrid_doorkey", "ppo": 100_000, "dqn": 100_000, "seen": False},
     "FlappyBird": {"env": "factories:flappy_bird", "ppo": 100_000, "dqn": 100_000, "seen": False},
 }
-LONG, FEW_SEEDS = 100_000, 3  # runs of so many steps have so many seeds at most
+LONG, FEW_SEEDS = 100_000, 3  # runs of so many steps have so many seeds at most, but for presets
 CONTENDERS = ("passel", "sb3", "preset", "zoo")
 EVALUATIONS, SELECTED_BY, REPORTED = 20, 10, 100  # on the way, episodes of each, episodes in the end
 TIMEOUT = 3 * 3600.0
@@ -167,7 +167,7 @@ def jobs_of(said: argparse.Namespace) -> list[Any]:
         range(1, said.seeds + 1), said.envs, said.algos, said.contenders
     ):
         env = ENVS[name]
-        if algo not in env or (seed > FEW_SEEDS and env[algo] >= LONG):
+        if algo not in env or (seed > FEW_SEEDS and env[algo] >= LONG and contender != "preset"):
             continue
         if contender == "zoo" and (name, algo) not in zoo.SETTINGS:
             continue

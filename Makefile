@@ -19,7 +19,9 @@ INSTALLED := $(VENV)/.installed
 PEERS_INSTALLED := $(PEERS)/.installed
 
 BENCHES := update_cost conv_update startup dqn_speed ppo_speed scaling without_centre split time_to_solve replay_vs_cpprb \
-	anywhere workers replay_memory remote_envs joint_speed joint_memory joint_procgen tetris atari_speed breakout_speed first_lessons awr dyna
+	replay_memory remote_envs joint_speed joint_memory joint_procgen tetris atari_speed breakout_speed first_lessons awr dyna
+# Studies of learning: hours of both cores, and each goes on where it stopped.
+STUDIES := anywhere workers holds solved
 WITH_PEERS := dqn_speed ppo_speed breakout_speed time_to_solve
 
 .DEFAULT_GOAL := help
@@ -32,6 +34,7 @@ help: ## Show this list.
 	@echo "make <target> [ARGS=...]"
 	@awk -F ':.*## ' '/^[a-z%-]+:.*## / { printf "  %-14s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 	@echo "  benches: $(BENCHES) presets"
+	@echo "  studies: $(STUDIES) search"
 
 install: $(INSTALLED) ## Install passel with all it can use and its tests' tools into .venv (once).
 

@@ -51,6 +51,20 @@ PRESETS: dict[tuple[str, str], dict[str, Any]] = {
         "reward_scale": 0.05,
         "entropy": 0.003,
     },
+    # A discount that sees the landing from the start, and traces nearly as long.
+    ("impala", "LunarLander-v3"): {
+        "envs": 8,
+        "horizon": 32,
+        "lr": 2e-3,
+        "lr_end": 1e-4,
+        "optimizer": "adam",
+        "max_grad_norm": 0.5,
+        "gamma": 0.999,
+        "gae_lambda": 0.98,
+        "reward_scale": 0.1,
+        "entropy": 0.003,
+        "steps": 2_000_000,
+    },
     # A ladder that begins low, so that the mean of the training episodes can reach the threshold; a target network that
     # follows smoothly.
     ("apex", "CartPole-v1"): {
@@ -63,6 +77,18 @@ PRESETS: dict[tuple[str, str], dict[str, Any]] = {
         "target_every": 1,
         "target_tau": 0.01,
         "epsilon": 0.05,
+        "fetch_every": 10,
+    },
+    ("apex", "LunarLander-v3"): {
+        "hidden": [64, 64],
+        "envs": 8,
+        "batch": 128,
+        "lr": 2e-3,
+        "lr_end": 2e-4,
+        "n_step": 4,
+        "target_every": 1,
+        "target_tau": 0.005,
+        "epsilon": 0.1,
         "fetch_every": 10,
     },
     # One real environment, so random play ends soon; dreams of several greedy steps, in models that are taught at every

@@ -21,7 +21,7 @@ PEERS_INSTALLED := $(PEERS)/.installed
 BENCHES := update_cost conv_update startup dqn_speed ppo_speed scaling without_centre split time_to_solve replay_vs_cpprb \
 	replay_memory remote_envs joint_speed joint_memory joint_procgen tetris atari_speed breakout_speed first_lessons awr dyna
 # Studies of learning: hours of both cores, and each goes on where it stopped.
-STUDIES := anywhere workers holds solved
+STUDIES := anywhere workers holds solved identical
 WITH_PEERS := dqn_speed ppo_speed breakout_speed time_to_solve
 
 .DEFAULT_GOAL := help
@@ -68,7 +68,7 @@ bench-%: $(INSTALLED) ## Measure one thing: make bench-dqn_speed.
 $(addprefix bench-,$(WITH_PEERS)): $(PEERS_INSTALLED)
 
 # They run where the peers and their environments are: one looks into cpprb's memory and ours in one process.
-IN_PEERS := replay_vs_cpprb anywhere search
+IN_PEERS := replay_vs_cpprb anywhere search identical
 $(addprefix bench-,$(IN_PEERS)): bench-%: $(PEERS_INSTALLED)
 	@$(PEERS)/bin/python bench/$*.py $(ARGS)
 

@@ -103,7 +103,7 @@ def one_sb3(asked: dict[str, Any]) -> dict[str, Any]:
 
     torch.set_num_threads(1)
     kind = {"ppo": stable_baselines3.PPO, "dqn": stable_baselines3.DQN}[asked["algo"]]
-    settings = zoo.SETTINGS[asked["name"], asked["algo"]] if asked["contender"] == "zoo" else {}
+    settings = zoo.SETTINGS[asked["name"], asked["algo"]] if asked["contender"] == "zoo" else asked.get("settings", {})
     envs = DummyVecEnv([lambda: Monitor(made_of(asked["env"]))] * settings.get("n_envs", 1))
     with tempfile.TemporaryDirectory(prefix="passel-anywhere-") as folder:
         model = kind("MlpPolicy", envs, seed=asked["seed"], device="cpu", **zoo.arguments_of(settings))

@@ -60,11 +60,15 @@ PUBLISHED: dict[tuple[str, str], tuple[float, str]] = {
 
 
 def arguments_of(settings: dict[str, Any]) -> dict[str, Any]:
-    """The settings as Stable-Baselines3 takes them."""
-    return {name: _falling(value) for name, value in settings.items() if name != "n_envs"}
+    """The settings as Stable-Baselines3 takes them: rates that fall, and activations by their name in torch.nn."""
+    return {name: _python_of(value) for name, value in settings.items() if name != "n_envs"}
 
 
-def _falling(value: Any) -> Any:
+def _python_of(value: Any) -> Any:
+    if isinstance(value, dict) and "activation_fn" in value:
+        from torch import nn
+
+        return {**value, "activation_fn": getattr(nn, value["activation_fn"])}
     if not (isinstance(value, str) and value.startswith("lin_")):
         return value
     start = float(value.removeprefix("lin_"))

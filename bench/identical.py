@@ -5,8 +5,8 @@
     python bench/identical.py --report           # only the table, from the runs that are there
 
 Stable-Baselines3's defaults on both sides, and ReLU, which passel's networks have: one environment, rollouts of 2,048
-steps, minibatches of 64, 10 epochs, a constant rate of 3e-4. Every run is a line of bench/results/identical.jsonl as soon
-as it has ended.
+steps, minibatches of 64, 10 epochs, a constant rate of 3e-4. Every run is a line of bench/results/identical.jsonl as
+soon as it has ended.
 """
 
 from __future__ import annotations

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import passel
+from passel.data import dream_gain
 from passel.run import checkpoint
 from passel.run.folder import RunFolder
 from small import settings_for
@@ -19,12 +20,51 @@ STEPS, FRACTION = 400, 0.4
 def test_it_ends_and_says_so(workers: int, place: str, tmp_path: Path) -> None:
     settings = settings_for(algo="dyna", workers=workers, place=place, steps=STEPS, dream_fraction=FRACTION)
     run = passel.train(**settings, out=str(tmp_path / "run"))
-    events = (json.loads(line) for line in (run.path / "events.jsonl").read_text().splitlines())
-    said = [event["text"] for event in events if event["kind"] == "notice" and event["text"].startswith("Dreaming")]
+    said = _said(run)
     assert len(said) == 1
     assert said[0].startswith("Dreaming ended after 160 steps (--dream-fraction 0.4): the values are learnt from real")
     ratio = RunFolder.open(run.path, lock=False).read_metrics()[-1]["scalars"]["dream_ratio"]
     assert ratio == pytest.approx(settings.get("dream_ratio", 4.0), rel=0.2), "what takes the place of dreams counts"
+
+
+def _said(run: passel.Run) -> list[str]:
+    events = (json.loads(line) for line in (run.path / "events.jsonl").read_text().splitlines())
+    return [event["text"] for event in events if event["kind"] == "notice" and event["text"].startswith("Dreaming")]
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+@pytest.mark.parametrize(("stop", "clear", "ends"), [("gain", 1e9, True), ("gain", -1e9, False), ("never", 1e9, False)])
+def test_it_ends_when_imagined_updates_no_longer_help(
+    workers: int, stop: str, clear: float, ends: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dream_gain, "WINDOW", 10)
+    monkeypatch.setattr(dream_gain, "CLEAR", clear)
+    settings = settings_for(algo="dyna", workers=workers, place="inline", steps=STEPS, dream_stop=stop)
+    run = passel.train(**settings, out=str(tmp_path / "run"))
+    said = _said(run)
+    assert len(said) == ends
+    if ends:
+        assert "imagined updates no longer lowered the TD error of real steps" in said[0]
+        step = int(said[0].split()[3].replace(",", ""))
+        assert 0 < step < STEPS
+
+
+def test_a_run_that_is_resumed_after_dreaming_ended_goes_on_without_and_to_the_bit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dream_gain, "WINDOW", 10)
+    monkeypatch.setattr(dream_gain, "CLEAR", 1e9)
+    settings = settings_for(algo="dyna", workers=1, place="inline", exact=True)
+    whole = passel.train(**{**settings, "steps": STEPS}, out=str(tmp_path / "whole"))
+    (end,) = (int(text.split()[3].replace(",", "")) for text in _said(whole))
+    half = passel.train(**{**settings, "steps": end + 20}, out=str(tmp_path / "half"))
+    passel.resume(half.path, steps=STEPS)
+    found = []
+    for run in (whole, half):
+        last = max((run.path / "checkpoints").iterdir(), key=lambda path: int(path.name))
+        found.append(checkpoint.load(last).groups["parameters"])
+    assert found[0].keys() == found[1].keys()
+    assert all(found[0][name].equal(found[1][name]) for name in found[0])
 
 
 @pytest.mark.parametrize("fraction", [FRACTION, 1.0])

@@ -41,7 +41,7 @@ class Rows:
 
 
 def made(errors: list[float], arena: dict[str, torch.Tensor], memory: Any = None, rank: int = 0) -> DreamGain:
-    return DreamGain(arena, rank, Scripted(errors), memory or Rows(), np.random.default_rng(0), rows=10)
+    return DreamGain(arena, rank, Scripted(errors), memory or Rows(), rows=10, seed=0)
 
 
 @pytest.fixture

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -49,6 +50,21 @@ def test_it_ends_when_imagined_updates_no_longer_help(
         assert 0 < step < STEPS
 
 
+def _parameters(run: passel.Run) -> dict[str, Any]:
+    last = max((run.path / "checkpoints").iterdir(), key=lambda path: int(path.name))
+    return dict(checkpoint.load(last).groups["parameters"])
+
+
+def test_to_measure_changes_nothing_of_what_one_worker_learns(tmp_path: Path) -> None:
+    settings = settings_for(algo="dyna", workers=1, place="inline", steps=STEPS)
+    runs = [
+        passel.train(**settings, dream_stop=stop, out=str(tmp_path / stop), backend="gymnasium")
+        for stop in ("gain", "never")
+    ]
+    measured, not_measured = map(_parameters, runs)
+    assert all(measured[name].equal(not_measured[name]) for name in measured)
+
+
 def test_a_run_that_is_resumed_after_dreaming_ended_goes_on_without_and_to_the_bit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -59,12 +75,9 @@ def test_a_run_that_is_resumed_after_dreaming_ended_goes_on_without_and_to_the_b
     (end,) = (int(text.split()[3].replace(",", "")) for text in _said(whole))
     half = passel.train(**{**settings, "steps": end + 20}, out=str(tmp_path / "half"))
     passel.resume(half.path, steps=STEPS)
-    found = []
-    for run in (whole, half):
-        last = max((run.path / "checkpoints").iterdir(), key=lambda path: int(path.name))
-        found.append(checkpoint.load(last).groups["parameters"])
-    assert found[0].keys() == found[1].keys()
-    assert all(found[0][name].equal(found[1][name]) for name in found[0])
+    found, expected = _parameters(half), _parameters(whole)
+    assert found.keys() == expected.keys()
+    assert all(found[name].equal(expected[name]) for name in expected)
 
 
 @pytest.mark.parametrize("fraction", [FRACTION, 1.0])

@@ -52,9 +52,9 @@ class DreamGain:
         rank: int,
         values: Values,
         memory: Memory,
-        rng: np.random.Generator,
         *,
         rows: int,
+        seed: int,
     ) -> None:
         every = tensors["sums"].numpy()
         #: Of all workers; and of this one: imagined updates, measurements, the sum of their gains and of the squares.
@@ -62,7 +62,7 @@ class DreamGain:
         #: The sums at the end of the last window, windows in a row without a gain, the step at which dreaming ended,
         #: and the mean gain of the last window.
         self._judged = tensors["judged"].numpy()
-        self._values, self._memory, self._rng, self._rows = values, memory, rng, rows
+        self._values, self._memory, self._rows, self._seed = values, memory, rows, (seed, rank)
 
     @contextmanager
     def measured(self, pull: Callable[[], None]) -> Iterator[None]:
@@ -72,7 +72,8 @@ class DreamGain:
         if not due:
             yield
             return
-        batch = self._memory.sample(self._rows, self._rng)
+        # A stream of its own, which the count tells: what is learnt from does not depend on what is measured.
+        batch = self._memory.sample(self._rows, np.random.default_rng((*self._seed, int(self._own[0]))))
         targets = self._values.targets(batch)
         before = self._values.td_error(batch, targets)
         yield

@@ -145,8 +145,8 @@ class DreamDiet(ReplayDiet):
         """What measures whether imagined updates help by the real ones in `memory`; None where nobody asks."""
         if not self.measured:
             return None
-        rows, rng = MEASURED * self.numbers.batch, shop.sampling.rng
-        return DreamGain(shop.arena.below("gain"), shop.rank, cast(Dyna, shop.algo), memory, rng, rows=rows)
+        rows, seed = MEASURED * self.numbers.batch, self.plan.config.seed
+        return DreamGain(shop.arena.below("gain"), shop.rank, cast(Dyna, shop.algo), memory, rows=rows, seed=seed)
 
     @property
     def last_dream(self) -> float:

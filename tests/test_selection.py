@@ -99,6 +99,15 @@ class TestWhichPolicy:
         assert len(set(plays.seeds)) == len(plays.seeds), "no evaluation plays the episodes of another"
         assert plays.counts == [10, 10, 10, 10, 2]
 
+    def test_the_last_is_considered_also_where_no_score_is_reported(
+        self, tmp_path: Path, scripted: Callable[..., Scripted]
+    ) -> None:
+        scripted(1.0, 2.0, 3.0, 4.0)
+        run = passel.train(**{**ONE, "eval_episodes": 0}, out=str(tmp_path / "run"))
+        assert evaluated(run.path)[-1] == (400, 4.0, True)
+        assert run.policy.step == 400
+        assert run.summary.eval is None
+
     def test_load_takes_the_best_unless_asked_for_the_last(
         self, tmp_path: Path, scripted: Callable[..., Scripted]
     ) -> None:

@@ -236,6 +236,8 @@ class Supervisor:
                 status = "stopped"
             if result is not None and self._mean_is_enough() and self._confirms(result):
                 self._solve(result)
+        elif status == "finished" and self._selection.every:
+            self._consider_last()
         if status == "finished" and self._history.solved_at_steps is not None:
             status = "solved"
         self._tell_notices()
@@ -414,9 +416,7 @@ class Supervisor:
     def _evaluate_best(self, *, consider_last: bool) -> EvalResult | None:
         """Score the policy that the run leaves behind, on episodes that had no part in choosing it."""
         if consider_last:
-            self._show("evaluate")
-            with self._stopwatch.during("evaluation"):
-                self._selection.finish(self._board.steps)
+            self._consider_last()
         chosen = self._selection.best() or self._selection.snapshot(self._board.steps)
         result = self._evaluate(chosen, REPORT)
         if result is None:
@@ -425,6 +425,12 @@ class Supervisor:
         with self._stopwatch.during("evaluation"):
             self._examiner.compare_levels(self._selection.policy(chosen), chosen.step)
         return result
+
+    def _consider_last(self) -> None:
+        """The policy that training has ended with may be the best."""
+        self._show("evaluate")
+        with self._stopwatch.during("evaluation"):
+            self._selection.finish(self._board.steps)
 
     def _save(self, *, last: bool = False) -> None:
         """Write the arena to disk; every worker must be at rest."""

@@ -31,13 +31,13 @@ class Rows:
     """A memory with as many rows as the test says."""
 
     def __init__(self, count: int = 100) -> None:
-        self.count, self.drawn = count, 0
+        self.count = count
 
     def __len__(self) -> int:
         return self.count
 
     def sample(self, n: int, rng: Any, beta: float = 1.0) -> Any:
-        self.drawn += 1
+        assert n <= self.count
 
 
 def made(errors: list[float], arena: dict[str, torch.Tensor], memory: Any = None, rank: int = 0) -> DreamGain:

@@ -395,7 +395,7 @@ def besieged() -> Iterator[tuple[Serving, Any]]:
     with Serving("CartPole-v1", "--envs", "8", "--sessions", "4") as serving:
         context = zmq.Context()
         dealer = context.socket(zmq.DEALER)
-        dealer.setsockopt(zmq.RCVTIMEO, 20_000)
+        dealer.setsockopt(zmq.RCVTIMEO, 5000)
         dealer.connect(serving.address)
         yield serving, dealer
         dealer.close(0)
@@ -444,7 +444,7 @@ def test_out_of_order_out_of_range_and_oversized(besieged: tuple[Serving, Any]) 
     serving, _ = besieged
     context = zmq.Context()
     dealer = context.socket(zmq.DEALER)
-    dealer.setsockopt(zmq.RCVTIMEO, 20_000)
+    dealer.setsockopt(zmq.RCVTIMEO, 5000)
     dealer.connect(serving.address)
     one = np.zeros(1, np.int64).tobytes()
 

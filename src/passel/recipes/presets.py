@@ -125,7 +125,7 @@ PRESETS: dict[tuple[str, str], dict[str, Any]] = {
         "model_updates_per_step": 0.5,
         "steps": 50_000,
     },
-    # A learning rate three times as high, as DQN has it, learns sooner and diverges in dreams.
+    # A learning rate three times as high learns sooner and diverges in dreams.
     ("dyna", "LunarLander-v3"): {
         "backend": "gymnasium",
         "hidden": [64, 64],
